@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+# Debian packages: see docs/design/dependencies.md and scripts/packages.txt.
+find_package(fmt REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(simdjson REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
+
+add_library(pm_dependencies INTERFACE)
+target_link_libraries(pm_dependencies INTERFACE fmt::fmt nlohmann_json::nlohmann_json simdjson::simdjson OpenSSL::Crypto
+                                                PkgConfig::XXHASH PkgConfig::PCRE2 PkgConfig::UTF8PROC Threads::Threads)

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A Hugging Face checkpoint folder, opened and checked, nothing of its payload read.
+//
+// open() reads only headers: model.safetensors, or model.safetensors.index.json and its shards. Every rule of the format is
+// enforced here (docs/formats/safetensors.md), so that everything behind this door may trust ranges: a tensor's bytes lie
+// inside its file, spans do not overlap and leave no holes, names are unique over all shards.
+//
+// Files stay open for the life of the object. Reads re-check size, mtime and inode of the shard, so that a file replaced while
+// the engine runs is a named error.
+//
+// Thread-safe after open().
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fs.h"
+#include "pointsman/status.h"
+#include "tensor/dtype.h"
+
+namespace pointsman {
+
+struct TensorEntry {
+  std::string_view name;        // lives in the Checkpoint
+  DType dtype;
+  uint8_t num_dims = 0;
+  uint32_t file_idx = 0;        // into Checkpoint::files()
+  uint64_t offset = 0;          // of the first byte, from the start of the file
+  uint64_t size_bytes = 0;
+  int64_t shape[4] = {1, 1, 1, 1};  // outermost first; more than 4 dimensions is kUnsupported
+
+  int64_t num_elements() const { return shape[0] * shape[1] * shape[2] * shape[3]; }
+};
+// "[128, 64]"
+std::string shape_string(const TensorEntry& t);
+
+struct CheckpointFile {
+  std::string name;   // within the folder
+  FileInfo info;      // as it was at open()
+};
+
+struct CheckpointOptions {
+  // Large checkpoints have 10^5 tensors: the table costs about 100 bytes each, and names are stored once.
+  uint64_t max_header_bytes = 100'000'000;
+  uint64_t max_tensors = 4'000'000;
+};
+
+class Checkpoint {
+ public:
+  static Result<std::unique_ptr<Checkpoint>> open(FileSystem& fs, const std::string& directory, CheckpointOptions options = {});
+  ~Checkpoint();
+
+  const std::string& directory() const;
+  FileSystem& fs() const;
+  std::span<const TensorEntry> tensors() const;  // sorted by name
+  const TensorEntry* find(std::string_view name) const;
+  std::span<const CheckpointFile> files() const;
+  // Heap held by the tables, for the ledger.
+  uint64_t table_bytes() const;
+
+  // Fills `out` from `offset` of file `file_idx`. Errors name the file and the offset; kCorrupt when the file was truncated or
+  // replaced since open().
+  Status read(uint32_t file_idx, uint64_t offset, std::span<std::byte> out) const;
+  // Hints that the range will not be read again soon.
+  void forget(uint32_t file_idx, uint64_t offset, uint64_t bytes) const;
+
+ private:
+  struct Impl;
+  explicit Checkpoint(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace pointsman

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// pointsman.lock.json: what the checkpoint's bytes must be. SHA-256 of configuration and tokenizer files, of every dense tensor
+// and of every expert (its parts in the order gate, up, down, one after the other), with sizes. Format: docs/formats/lockfile.md.
+//
+// The lock is bound to names and ranges, not to shard files: a checkpoint sharded anew still matches.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/fs.h"
+#include "base/hash.h"
+#include "pointsman/status.h"
+
+namespace pointsman {
+
+inline constexpr const char* kLockFileName = "pointsman.lock.json";
+
+struct LockFile {
+  int format_version = 1;
+  std::string tool_version;
+  std::string created;            // ISO 8601, UTC
+  struct Entry {
+    Sha256Digest sha256{};
+    uint64_t size_bytes = 0;
+    friend bool operator==(const Entry&, const Entry&) = default;
+  };
+  std::map<std::string, Entry, std::less<>> files;    // "config.json", "tokenizer.json", ...
+  std::map<std::string, Entry, std::less<>> tensors;  // dense tensors by checkpoint name
+  // "layers.3.experts.17" -> digest over gate|up|down bytes.
+  std::map<std::string, Entry, std::less<>> experts;
+
+  // SHA-256 over all entries in order: names the model in traces and reports.
+  Sha256Digest model_digest() const;
+};
+
+Result<LockFile> read_lock_file(FileSystem& fs, const std::string& directory);   // kNotFound when absent
+Status write_lock_file(FileSystem& fs, const std::string& directory, const LockFile& lock);
+std::string lock_to_json(const LockFile& lock);
+Result<LockFile> parse_lock_json(std::string_view text);
+
+}  // namespace pointsman

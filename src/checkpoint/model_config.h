@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// config.json in all its dialects, normalised. Every value carries where it came from, so that `inspect` can show it and an
+// error can name it. Integers have ranges; a value outside is refused, never clamped.
+//
+// Architecture files (model/arch) read this struct; they never see JSON.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/fs.h"
+#include "base/json.h"
+#include "pointsman/status.h"
+
+namespace pointsman {
+
+enum class RopeType { kDefault, kLinear, kYarn };
+
+struct RopeConfig {
+  RopeType type = RopeType::kDefault;
+  double theta = 10000;
+  double factor = 1;                   // linear and yarn
+  int64_t original_max_position_embeddings = 0;  // yarn
+  double beta_fast = 32, beta_slow = 1;          // yarn
+  double attention_factor = 0;         // yarn; 0 = 0.1 ln(factor) + 1
+  bool truncate = true;                // yarn
+};
+
+enum class RouterScore { kSoftmax, kSigmoid, kSqrtSoftplus, kSoftmaxOverTopK };
+
+struct ModelConfig {
+  std::string model_type;   // "qwen3_moe", "qwen3", ...
+  std::string torch_dtype;  // informative
+
+  int64_t hidden_size = 0;
+  int64_t num_hidden_layers = 0;
+  int64_t num_attention_heads = 0;
+  int64_t num_key_value_heads = 0;
+  int64_t head_dim = 0;
+  int64_t intermediate_size = 0;       // dense MLP layers; 0 when there are none
+  int64_t vocab_size = 0;
+  int64_t max_position_embeddings = 0;
+  double rms_norm_eps = 1e-6;
+  bool tie_word_embeddings = false;
+  bool attention_bias = false;
+  RopeConfig rope;
+
+  // Sliding window: 0 = full attention. layer_window[i] is what layer i uses.
+  std::vector<int64_t> layer_window;
+
+  // MoE; num_experts 0 means a dense model.
+  int64_t num_experts = 0;
+  int64_t num_experts_per_tok = 0;
+  int64_t moe_intermediate_size = 0;
+  bool norm_topk_prob = false;
+  double routed_scaling_factor = 1;
+  std::vector<bool> layer_is_moe;      // one per layer
+
+  std::vector<int64_t> eos_token_ids;  // generation_config.json before config.json
+  int64_t bos_token_id = -1;
+  int64_t pad_token_id = -1;
+
+  // One line per value, in the order they were read.
+  struct Origin {
+    std::string key;     // our name
+    std::string value;   // as printed
+    std::string source;  // "config.json: rope_parameters.rope_theta", "default of qwen3_moe", "derived: hidden_size / num_attention_heads"
+  };
+  std::vector<Origin> origins;
+  std::vector<std::string> warnings;   // e.g. auto_map present and ignored
+  std::vector<std::string> ignored_keys;
+};
+
+// Reads and normalises `directory`/config.json (and generation_config.json for the token ids).
+// kUnsupported: unknown model_type or rope type, by name. kInvalidArgument/kCorrupt: a value out of range or of the wrong type,
+// with key, value and the range.
+Result<ModelConfig> read_model_config(FileSystem& fs, const std::string& directory);
+// The same from parsed JSON (tests, fuzzers). `generation` may be null.
+Result<ModelConfig> normalize_config(const Json& config, const Json& generation);
+
+// Sampling defaults of generation_config.json, with the meanings of Hugging Face `generate`. Absent keys keep these values.
+struct GenerationDefaults {
+  bool do_sample = false;
+  double temperature = 1.0;
+  int64_t top_k = 50;
+  double top_p = 1.0;
+  double min_p = 0.0;
+  double repetition_penalty = 1.0;
+};
+Result<GenerationDefaults> read_generation_defaults(FileSystem& fs, const std::string& directory);
+
+}  // namespace pointsman

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ExpertStore: the heart. It owns the slots, reads experts into them after the router chose them, verifies them before anybody
+// sees them, and hands out pinned views.
+//
+// A layer's step is a Batch: begin() names the experts that have at least one token (an expert without tokens is never read);
+// hits are pinned at once, all misses are submitted to the readers together; next() returns experts in the order in which they
+// become ready, so that compute on one overlaps the reads of others. If the slots cannot hold all of them at once, the rest is
+// submitted as handles are released: two slots are enough to run any model.
+//
+// The first read of an expert in this process is checked against the lock file's SHA-256 and its XXH3-128 is remembered; every
+// later read is checked against that. A mismatch, a short read or an I/O error is a named error of next(); the slot never becomes
+// visible, and the step emits no token.
+//
+// One Batch at a time; begin(), next() and the handles belong to the thread that runs the model. Readers are the store's own
+// threads. In steady state nothing allocates.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "device/device.h"
+#include "experts/catalogue.h"
+#include "memory/budget.h"
+#include "pointsman/status.h"
+#include "tensor/tensor.h"
+
+namespace pointsman {
+
+enum class VerifyMode { kLockRequired, kFirstRead };  // kFirstRead: without a digest, the first read is trusted and remembered
+
+struct ExpertStoreOptions {
+  int64_t num_slots = 0;             // >= 2
+  int num_readers = 4;               // threads that read and verify
+  std::string policy = "lru_per_layer";  // a name of policy_list.inc
+  VerifyMode verify = VerifyMode::kLockRequired;
+};
+
+struct ExpertLayerStats {
+  uint64_t hits = 0, misses = 0, evicted = 0;
+  uint64_t bytes_read = 0;
+  uint64_t verified_sha256 = 0, verified_xxh3 = 0;
+  uint64_t read_ns = 0;   // summed over readers
+  uint64_t wait_ns = 0;   // the model's thread waited for a read
+};
+
+class ExpertStore;
+
+// A resident, verified, pinned expert. While it lives its bytes do not move. Released by its destructor.
+class ExpertHandle {
+ public:
+  ExpertHandle() = default;
+  ExpertHandle(ExpertHandle&& o) noexcept { *this = std::move(o); }
+  ExpertHandle& operator=(ExpertHandle&& o) noexcept;
+  ~ExpertHandle() { release(); }
+  void release();
+
+  explicit operator bool() const { return store_ != nullptr; }
+  int expert_id() const { return expert_id_; }
+  // Index into the ids given to begin().
+  int batch_idx() const { return batch_idx_; }
+  Tensor part(ExpertPart part) const;  // [out_features, in_features], device address
+
+ private:
+  friend class ExpertStore;
+  ExpertStore* store_ = nullptr;
+  int slot_ = -1, layer_ = -1, expert_id_ = -1, batch_idx_ = -1;
+};
+
+class ExpertStore {
+ public:
+  // Charges slots (kExpertSlots), staging (kReadBuffers, only where the device is not host_visible), tables (kCatalogue) and
+  // reader stacks (kThreadStacks). All arguments outlive the store.
+  static Result<std::unique_ptr<ExpertStore>> make(Device& device, MemoryBudget& budget, const Checkpoint& checkpoint,
+                                                   const ExpertCatalogue& catalogue, ExpertStoreOptions options);
+  // What make() will charge in all, by class, without making anything: the plan's numbers.
+  struct Cost {
+    uint64_t slots_bytes, read_buffer_bytes, table_bytes, stack_bytes;
+  };
+  static Cost cost(const ExpertCatalogue& catalogue, const ExpertStoreOptions& options, bool host_visible);
+  ~ExpertStore();
+
+  // Starts a step for one layer. REQUIRES: ids unique, each in [0, num_experts); no other batch open.
+  Status begin(int moe_layer_idx, std::span<const int32_t> expert_ids);
+  // The next ready expert; an empty handle when all of the batch were handed out. With all slots pinned by handles that the
+  // caller still holds, the result is kInternal (release before asking for more).
+  Result<ExpertHandle> next();
+  // Ends the batch: cancels reads not started, waits for those in flight. Called by the next begin() too.
+  void end();
+
+  std::span<const ExpertLayerStats> stats() const;   // per MoE layer; exact between batches
+  void reset_stats();
+  int64_t num_slots() const;
+  // Drops every unpinned expert (tests, benchmarks of the cold case). Digests are kept.
+  void evict_all();
+
+ private:
+  friend class ExpertHandle;
+  struct Impl;
+  explicit ExpertStore(std::unique_ptr<Impl> impl);
+  void release(int slot);
+  Tensor part(int slot, int layer, int expert, ExpertPart p) const;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace pointsman
