@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Grouped-query attention over a KV cache, and the step before it: per-head RMSNorm, rotary embedding, append to the cache.
+//
+// Cache layout: K and V each [kv_heads, capacity, head_dim], position-major within a head, so that one head's keys are one stream.
+#pragma once
+
+#include "ops/context.h"
+#include "tensor/tensor.h"
+
+namespace pointsman::ops {
+
+// q and k: per-head RMSNorm over head_dim (where a weight is given), then rotation of half-split pairs (i, i + rotary_dim/2) by
+// cos/sin (Su et al. 2021, in Hugging Face's half-split form); channels beyond rotary_dim pass through. k and v are rounded to the
+// cache's dtype and stored at positions first_position + t.
+struct QkvPrepareArgs {
+  Tensor q;                        // [tokens, heads * head_dim] kF32, in place
+  Tensor k, v;                     // [tokens, kv_heads * head_dim] kF32; k is clobbered
+  const float* q_norm = nullptr;   // device [head_dim] or null
+  const float* k_norm = nullptr;
+  float eps = 1e-6f;
+  const float* cos = nullptr;      // device [tokens, rotary_dim / 2]
+  const float* sin = nullptr;
+  int32_t heads = 0, kv_heads = 0, head_dim = 0, rotary_dim = 0;
+  void* k_cache = nullptr;         // device [kv_heads, capacity, head_dim] of cache_dtype
+  void* v_cache = nullptr;
+  DType cache_dtype = DType::kF32; // kF32 or kBF16
+  int64_t capacity = 0;
+  int64_t first_position = 0;
+
+  template <class F>
+  void each_address(F&& visit) {
+    visit(q.data), visit(k.data), visit(v.data), visit(k_cache), visit(v_cache);
+    for (const float** p : {&q_norm, &k_norm, &cos, &sin}) visit(const_cast<void*&>(reinterpret_cast<const void*&>(*p)));
+  }
+};
+Status qkv_prepare(OpContext& ctx, const QkvPrepareArgs& args);
+
+// out[t, h] = sum_j softmax_j(scale * q[t, h] . k[j, h / group]) v[j, h / group] over the keys j with
+// max(0, p - window + 1) <= j <= p, p = first_position + t (window 0: all keys up to p).
+// Scores, the running maximum and the sums are fp32; keys are taken in blocks of 64 that start at absolute multiples of 64
+// (online softmax, Milakov & Gimelshein 2018), so that a row's result does not depend on the rows beside it. With a bf16 cache q is
+// rounded to bf16 before the score; probabilities stay fp32.
+struct AttentionArgs {
+  Tensor q;                        // [tokens, heads * head_dim] kF32
+  const void* k_cache = nullptr;
+  const void* v_cache = nullptr;
+  DType cache_dtype = DType::kF32;
+  int64_t capacity = 0;
+  int64_t first_position = 0;
+  int64_t window = 0;
+  int32_t heads = 0, kv_heads = 0, head_dim = 0;
+  float scale = 1;
+  Tensor out;                      // [tokens, heads * head_dim] kF32 or kBF16
+
+  template <class F>
+  void each_address(F&& visit) {
+    visit(q.data), visit(out.data);
+    visit(const_cast<void*&>(k_cache)), visit(const_cast<void*&>(v_cache));
+  }
+};
+inline constexpr int64_t kAttentionKeyBlock = 64;
+inline constexpr int32_t kMaxHeadDim = 512;
+Status attention(OpContext& ctx, const AttentionArgs& args);
+
+}  // namespace pointsman::ops

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What every op gets: the stream it submits to, the pool its CPU kernels run on, the kernel table of the device, and the counters
+// of fallbacks. Ops do not allocate; scratch is passed in by the caller, its size is computable beforehand.
+//
+// The arithmetic that all kernels share, so that one row's result depends on nothing but the row (docs/design/numerics.md):
+//   * a dot product over K keeps 16 fp32 partial sums: lane j takes elements j, j+16, j+32, ... in that order by fused multiply-add
+//     (bf16 x bf16: lane j takes the pairs (2j, 2j+1), (2j+32, 2j+33), ...); elements past K count as zero;
+//   * the 16 lanes are added as a balanced tree: lane i + lane i+8, then i + i+4, i + i+2, i + i+1;
+//   * no kernel splits K over threads or blocks.
+// Scalar, AVX2 and AVX-512 kernels all follow it, so that in fp32 they agree bit for bit.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/cpu_features.h"
+#include "device/device.h"
+#include "pointsman/status.h"
+
+namespace pointsman {
+
+class ThreadPool;
+
+namespace ops {
+
+struct KernelTable;
+
+// Ops that ran on the reference kernel because the device had none, by op. Never silent: logged once per op.
+struct FallbackCounters {
+  static constexpr int kMaxOps = 32;
+  std::atomic<uint64_t> count[kMaxOps] = {};
+  bool forbidden = false;  // then a missing kernel is kUnavailable instead
+};
+
+struct OpContext {
+  Stream* stream = nullptr;
+  ThreadPool* pool = nullptr;
+  const KernelTable* kernels = nullptr;
+  FallbackCounters* fallbacks = nullptr;
+};
+
+}  // namespace ops
+}  // namespace pointsman

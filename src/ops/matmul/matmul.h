@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// y[tokens, out] = x[tokens, in] . W^T (+ bias) (+ y): the one matmul convention of the project. W keeps the checkpoint's
+// orientation [out_features, in_features].
+#pragma once
+
+#include "ops/context.h"
+#include "tensor/tensor.h"
+
+namespace pointsman::ops {
+
+struct MatmulArgs {
+  Tensor x;                           // [*, in]  kF32 or kBF16
+  const int32_t* x_rows = nullptr;    // device [rows], or null: row r of y reads row x_rows[r] of x (a gather without a copy)
+  Tensor w;                           // [out, in] kF32, kBF16 or kF16 with kF32 x; kBF16 with kBF16 x
+  const float* bias = nullptr;        // device [out], or null
+  Tensor y;                           // [rows, out] kF32; may not alias x or w
+  bool accumulate = false;            // y = y + (dot + bias), one rounding each
+
+  template <class F>
+  void each_address(F&& visit) {
+    visit(x.data), visit(const_cast<void*&>(reinterpret_cast<const void*&>(x_rows))), visit(w.data);
+    visit(const_cast<void*&>(reinterpret_cast<const void*&>(bias))), visit(y.data);
+  }
+};
+
+// Deterministic: every element of y is one dot product in the order of context.h, whatever the number of rows and threads.
+// Zero rows are fine. kInvalidArgument on shapes or dtypes that do not fit, naming both sides.
+Status matmul(OpContext& ctx, const MatmulArgs& args);
+
+}  // namespace pointsman::ops
