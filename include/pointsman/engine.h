@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Engine: one loaded model under one memory budget. Session (session.h): one sequence of tokens on it.
+//
+//   EngineOptions o{.model_dir = "models/pointsman-tiny-moe", .memory_bytes = 24 << 20};
+//   auto engine = Engine::load(o);              if (!engine.ok()) ...
+//   auto session = (*engine)->new_session();    if (!session.ok()) ...
+//   auto logits = (*session)->prefill(ids);     // of the last position
+//
+// plan() and load() share one computation: load() allocates what plan() printed and refuses what it refuses.
+// An Engine and its sessions belong to one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "pointsman/options.h"
+#include "pointsman/status.h"
+
+namespace pointsman {
+
+class Session;
+class Tokenizer;
+struct ModelConfig;
+
+struct PlanItem {
+  std::string name;     // "weights", "expert slots", ...
+  uint64_t bytes = 0;
+  std::string detail;   // "312 of 896 experts, 1.5 MiB each"
+};
+
+struct PlanUnit {       // one row of the placement map
+  std::string name;     // "embed_tokens", "layers.0.attention", "layers.0.experts"
+  Placement placement = Placement::kPinned;
+  uint64_t bytes = 0;
+  int64_t count = 1;    // experts in the unit
+};
+
+struct MemoryPlan {
+  uint64_t budget_bytes = 0;
+  uint64_t smallest_budget_bytes = 0;    // below this run() is refused
+  uint64_t full_residency_bytes = 0;     // at this and above nothing is ever evicted
+  uint64_t total_bytes = 0;              // sum of items <= budget_bytes
+  std::vector<PlanItem> items;
+  std::vector<PlanUnit> units;
+  int64_t num_slots = 0;
+  int64_t num_experts_total = 0;         // over all layers
+  uint64_t expert_bytes = 0;             // of the largest one
+  int64_t prefill_chunk = 0;
+  int64_t context_length = 0;
+  int num_threads = 0;
+  // Weight bytes that one decoded token reads, and how many of them come from disk when hits are as likely as slots.
+  uint64_t active_weight_bytes_per_token = 0;
+  uint64_t expected_disk_bytes_per_token = 0;
+  uint64_t kv_bytes_per_token = 0;
+  bool fits() const { return budget_bytes >= smallest_budget_bytes; }
+};
+
+struct ExpertStats {
+  uint64_t hits = 0, misses = 0, evicted = 0, bytes_read = 0, verified_sha256 = 0, verified_xxh3 = 0;
+  double read_s = 0, wait_s = 0;
+};
+
+struct EngineStats {
+  ExpertStats experts;                       // summed
+  std::vector<ExpertStats> expert_layers;    // per MoE layer
+  std::vector<int> expert_layer_ids;
+  std::vector<std::pair<std::string, uint64_t>> fallbacks;   // op -> times
+  uint64_t router_guard_fired = 0;
+  uint64_t dense_bytes_read = 0;
+  double load_s = 0;
+  uint64_t budget_bytes = 0, ledger_bytes = 0, ledger_peak_bytes = 0;
+  std::vector<std::pair<std::string, uint64_t>> ledger;      // by class
+};
+
+// Progress of load(): bytes of dense weights read so far. Called from the loading thread.
+using LoadProgress = void (*)(void* user, uint64_t done_bytes, uint64_t total_bytes);
+
+class Engine {
+ public:
+  // Reads headers only. Works for any budget: a plan that does not fit says so in fits().
+  static Result<MemoryPlan> plan(const EngineOptions& options);
+  // kBudgetExceeded when the plan does not fit: the message has the line items and the smallest budget.
+  static Result<std::unique_ptr<Engine>> load(const EngineOptions& options, LoadProgress progress = nullptr, void* user = nullptr);
+  ~Engine();
+
+  const MemoryPlan& memory_plan() const;
+  const ModelConfig& config() const;
+  const EngineOptions& options() const;     // with every default filled in
+  const Tokenizer* tokenizer() const;       // null when the folder has none, or load_tokenizer was false
+  std::string model_digest() const;         // SHA-256 of the lock file's entries, "" without one
+  std::string isa() const;                  // "avx512+bf16", ...
+  EngineStats stats() const;
+  void reset_stats();
+  // Drops all unpinned experts: the cold case of tests and benchmarks.
+  void evict_experts();
+
+  // The plan holds room for one session at a time; a second one is kBudgetExceeded unless the budget has room left.
+  Result<std::unique_ptr<Session>> new_session();
+
+  struct Impl;
+  Impl& impl() { return *impl_; }
+
+ private:
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// What --memory is when it is absent: see docs/design/memory.md.
+uint64_t default_memory_bytes();
+// The documented constant by which peak RSS may exceed the budget: the binary, its libraries, libc's own state.
+inline constexpr uint64_t kProcessOverheadBytes = 24ull << 20;
+
+}  // namespace pointsman

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Plain structs with defaults that work.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace pointsman {
+
+// How numbers are computed. Recorded with every result; memory and speed settings never change it.
+enum class Numerics {
+  kFp32,  // parity with Hugging Face transformers in fp32 eager: fp32 activations and sums, weights as stored
+  kBf16,  // bf16 matmul inputs where the weights are bf16; fp32 sums, residual stream, norms, router, softmax, logits
+};
+const char* numerics_name(Numerics n);
+
+// Where weights live. The last rule whose pattern matches wins.
+enum class Placement {
+  kPinned,    // read at start, never evicted
+  kResident,  // read when first needed, then kept
+  kOnDemand,  // read when needed, may be evicted
+};
+const char* placement_name(Placement p);
+struct PlacementRule {
+  // A glob over unit names: "embed_tokens", "lm_head", "layers.3.experts", "layers.*.experts", "experts" (all of them), "*".
+  std::string pattern;
+  Placement placement = Placement::kOnDemand;
+};
+
+enum class VerifyPolicy {
+  kAuto,      // against pointsman.lock.json when there is one; otherwise the first read is remembered, with a warning
+  kRequired,  // no lock file, no run
+};
+
+enum class GuardPolicy { kRefuse, kUniform };
+
+struct EngineOptions {
+  std::string model_dir;
+  uint64_t memory_bytes = 0;     // 0: default_memory_bytes()
+  int num_threads = 0;           // 0: all CPUs of the affinity mask
+  int64_t context_length = 0;    // 0: the model's maximum, at most 4096
+  int64_t prefill_chunk = 0;     // tokens per pass; 0: as large as the budget allows, at most 512
+  Numerics numerics = Numerics::kBf16;
+  VerifyPolicy verify = VerifyPolicy::kAuto;
+  GuardPolicy router_guard = GuardPolicy::kRefuse;
+  bool allow_fallback = true;    // false: a missing kernel is an error instead of a counted run of the reference
+  bool route_noise = false;      // Gumbel noise on the routes
+  uint64_t route_noise_seed = 0;
+  std::vector<PlacementRule> placement;
+  std::string policy = "lru_per_layer";  // expert eviction
+  int num_readers = 4;           // threads that read and verify experts
+  std::string isa;               // "", "scalar", "avx2", "avx512"
+  std::string device = "cpu";    // "cpu", or "fake" in tests
+  bool load_tokenizer = true;    // false: token ids only (benchmarks on models without one)
+};
+
+}  // namespace pointsman

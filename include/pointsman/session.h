@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Session: one mutable timeline of tokens with its KV cache.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "pointsman/status.h"
+
+namespace pointsman {
+
+class Engine;
+
+// Receives intermediate tensors of a forward pass (pointsman trace). Rows are positions, first_row is absolute.
+class TraceSink {
+ public:
+  virtual ~TraceSink() = default;
+  // Which names are wanted: asked once per name and pass, so that nothing else is copied.
+  virtual bool wants(std::string_view name) = 0;
+  virtual Status rows_f32(std::string_view name, int64_t first_row, int64_t rows, int64_t cols, const float* data) = 0;
+  virtual Status rows_i32(std::string_view name, int64_t first_row, int64_t rows, int64_t cols, const int32_t* data) = 0;
+};
+
+class Session {
+ public:
+  ~Session();
+
+  // Appends tokens and returns the logits [vocab_size] of the last one, valid until the next call. Splitting the tokens over
+  // several calls changes nothing, bit for bit. On any error the session is as it was before the call.
+  // kInvalidArgument: no tokens, an id outside the vocabulary, or more tokens than context_length.
+  // kCorrupt: a weight that failed verification, or a router logit that is NaN or infinite (the message names layer and token).
+  Result<std::span<const float>> prefill(std::span<const int32_t> tokens);
+  Result<std::span<const float>> decode(int32_t token) { return prefill({&token, 1}); }
+
+  // The same, handing intermediate tensors to `sink`; with sink->wants("logits"), logits of every position.
+  Result<std::span<const float>> trace(std::span<const int32_t> tokens, TraceSink& sink);
+
+  int64_t position() const;                 // tokens so far
+  int64_t context_length() const;
+  // Forgets everything after the first `position` tokens. REQUIRES: 0 <= position <= position().
+  Status rewind(int64_t position);
+
+  struct Impl;
+
+ private:
+  friend class Engine;
+  explicit Session(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace pointsman
