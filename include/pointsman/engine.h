@@ -103,6 +103,7 @@ class Engine {
 
   struct Impl;
   Impl& impl() { return *impl_; }
+  static std::unique_ptr<Engine> wrap(std::unique_ptr<Impl> impl);
 
  private:
   explicit Engine(std::unique_ptr<Impl> impl);

@@ -14,6 +14,10 @@
 //
 // One Batch at a time; begin(), next() and the handles belong to the thread that runs the model. Readers are the store's own
 // threads. In steady state nothing allocates.
+//
+// Asynchronous devices: a handle may be released as soon as the work that reads its bytes is submitted to the compute stream. The
+// store records a ticket at release, and a reader waits for that ticket before it overwrites the slot. An expert that next() hands
+// out is in place for any stream. On the CPU none of this costs anything.
 #pragma once
 
 #include <cstdint>
@@ -38,13 +42,20 @@ struct ExpertStoreOptions {
   int num_readers = 4;               // threads that read and verify
   std::string policy = "lru_per_layer";  // a name of policy_list.inc
   VerifyMode verify = VerifyMode::kLockRequired;
+  // The stream whose work reads the experts; outlives the store, used on the model's thread. May be null when the device is
+  // host_visible and every user of a handle is done with it at release.
+  Stream* compute_stream = nullptr;
+  // Tell the kernel after each read that the pages will not be needed again. For measuring the cold case, or to leave the page
+  // cache to others.
+  bool drop_page_cache = false;
 };
 
 struct ExpertLayerStats {
-  uint64_t hits = 0, misses = 0, evicted = 0;
-  uint64_t bytes_read = 0;
+  uint64_t hits = 0, misses = 0;
+  uint64_t evicted = 0;     // experts of this layer that left to make room
+  uint64_t bytes_read = 0;  // also of reads that failed later
   uint64_t verified_sha256 = 0, verified_xxh3 = 0;
-  uint64_t read_ns = 0;   // summed over readers
+  uint64_t read_ns = 0;   // reading, verifying, copying; summed over readers
   uint64_t wait_ns = 0;   // the model's thread waited for a read
 };
 
@@ -73,8 +84,9 @@ class ExpertHandle {
 
 class ExpertStore {
  public:
-  // Charges slots (kExpertSlots), staging (kReadBuffers, only where the device is not host_visible), tables (kCatalogue) and
-  // reader stacks (kThreadStacks). All arguments outlive the store.
+  // Charges slots (kExpertSlots), staging (kReadBuffers, only where the device is not host_visible), its own tables (kCatalogue;
+  // the catalogue's own are its owner's to charge) and reader stacks (kThreadStacks). All arguments outlive the store.
+  // kNotFound names an expert without a digest when the mode is kLockRequired; no weight is read.
   static Result<std::unique_ptr<ExpertStore>> make(Device& device, MemoryBudget& budget, const Checkpoint& checkpoint,
                                                    const ExpertCatalogue& catalogue, ExpertStoreOptions options);
   // What make() will charge in all, by class, without making anything: the plan's numbers.
@@ -84,18 +96,21 @@ class ExpertStore {
   static Cost cost(const ExpertCatalogue& catalogue, const ExpertStoreOptions& options, bool host_visible);
   ~ExpertStore();
 
-  // Starts a step for one layer. REQUIRES: ids unique, each in [0, num_experts); no other batch open.
+  // Starts a step for one layer; an open batch is ended first. REQUIRES: ids unique, each in [0, num_experts); otherwise
+  // kInvalidArgument and no batch.
   Status begin(int moe_layer_idx, std::span<const int32_t> expert_ids);
   // The next ready expert; an empty handle when all of the batch were handed out. With all slots pinned by handles that the
-  // caller still holds, the result is kInternal (release before asking for more).
+  // caller still holds, the result is kInternal (release before asking for more). After the first failed read of a batch every
+  // next() returns that error, until the batch ends; handles given out before stay valid.
   Result<ExpertHandle> next();
-  // Ends the batch: cancels reads not started, waits for those in flight. Called by the next begin() too.
+  // Ends the batch: cancels reads not started, waits for those in flight (what they read stays resident). Handles that the
+  // caller holds stay valid. Called by the next begin() too.
   void end();
 
   std::span<const ExpertLayerStats> stats() const;   // per MoE layer; exact between batches
   void reset_stats();
   int64_t num_slots() const;
-  // Drops every unpinned expert (tests, benchmarks of the cold case). Digests are kept.
+  // Drops every unpinned expert (tests, benchmarks of the cold case), uncounted. Digests are kept.
   void evict_all();
 
  private:

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pointsman/engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "checkpoint/lockfile.h"
+#include "engine/engine_impl.h"
+#include "engine/planner.h"
+#include "memory/memory_limit.h"
+#include "model/weight_loader.h"
+
+namespace pointsman {
+namespace {
+
+constexpr int64_t kDefaultContext = 4096;
+constexpr const char* kTokenizerFile = "tokenizer.json";
+
+// Headers, config and binding: all that plan() and load() need to know about a model.
+struct Opened {
+  ModelConfig config;
+  std::unique_ptr<Checkpoint> checkpoint;
+  Binding binding;
+  PlacementMap placement;
+  uint64_t tokenizer_file_bytes = 0;
+};
+
+Result<Opened> open_model(FileSystem& fs, const EngineOptions& options) {
+  Opened m;
+  PM_ASSIGN_OR_RETURN(m.config, read_model_config(fs, options.model_dir));
+  PM_ASSIGN_OR_RETURN(m.checkpoint, Checkpoint::open(fs, options.model_dir));
+  PM_ASSIGN_OR_RETURN(m.binding, bind_model(*m.checkpoint, m.config));
+  PM_ASSIGN_OR_RETURN(m.placement, resolve_placement(m.binding, options.placement));
+  if (options.load_tokenizer) {
+    Result<FileInfo> info = fs.stat(join_path(options.model_dir, kTokenizerFile));
+    if (info.ok()) {
+      m.tokenizer_file_bytes = info->size_bytes;
+    } else if (info.status().code() != StatusCode::kNotFound) {
+      return info.status();
+    }
+  }
+  return m;
+}
+
+Status fill_defaults(EngineOptions& o, const ModelConfig& config) {
+  if (o.memory_bytes == 0) o.memory_bytes = default_memory_bytes();
+  if (o.num_threads == 0) o.num_threads = usable_cpus();
+  if (o.num_threads < 1 || o.num_threads > 1024) return error(StatusCode::kInvalidArgument, "threads {}: expected 1 to 1024", o.num_threads);
+  if (o.num_readers < 1 || o.num_readers > 64) return error(StatusCode::kInvalidArgument, "readers {}: expected 1 to 64", o.num_readers);
+  if (o.context_length == 0) o.context_length = std::min(config.max_position_embeddings, kDefaultContext);
+  if (o.context_length < 1 || o.context_length > config.max_position_embeddings) {
+    return error(StatusCode::kInvalidArgument, "context length {}: the model supports 1 to {}", o.context_length,
+                 config.max_position_embeddings);
+  }
+  if (o.prefill_chunk < 0) return error(StatusCode::kInvalidArgument, "prefill chunk {}: expected a positive number", o.prefill_chunk);
+  return ok_status();
+}
+
+Result<MemoryPlan> plan_of(const Opened& m, const EngineOptions& options, bool host_visible) {
+  return make_plan({.config = m.config,
+                    .checkpoint = *m.checkpoint,
+                    .binding = m.binding,
+                    .placement = m.placement,
+                    .options = options,
+                    .tokenizer_bytes = m.tokenizer_file_bytes == 0 ? 0 : Tokenizer::load_peak_bytes(m.tokenizer_file_bytes),
+                    .host_visible = host_visible});
+}
+
+// The small files that the lock covers: configuration and tokenizer must be what was locked.
+Status check_locked_files(FileSystem& fs, const std::string& directory, const LockFile& lock) {
+  std::vector<std::byte> chunk(256 * 1024);
+  for (const auto& [name, entry] : lock.files) {
+    PM_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, fs.open(join_path(directory, name)));
+    PM_ASSIGN_OR_RETURN(const FileInfo info, file->stat());
+    Sha256 hash;
+    for (uint64_t done = 0; done < info.size_bytes;) {
+      const std::span<std::byte> part = std::span(chunk).first(std::min<uint64_t>(chunk.size(), info.size_bytes - done));
+      PM_RETURN_IF_ERROR(read_exact(*file, part, done));
+      hash.update(part);
+      done += part.size();
+    }
+    const Sha256Digest found = hash.finish();
+    if (info.size_bytes != entry.size_bytes || found != entry.sha256) {
+      return error(StatusCode::kCorrupt, "{}: sha256 {} expected {} ({} says so); fetch it again, or run 'pointsman lock' if you changed it",
+                   join_path(directory, name), to_hex(found), to_hex(entry.sha256), kLockFileName);
+    }
+  }
+  return ok_status();
+}
+
+Result<std::optional<LockFile>> find_lock(FileSystem& fs, const EngineOptions& options) {
+  Result<LockFile> lock = read_lock_file(fs, options.model_dir);
+  if (lock.ok()) return std::optional<LockFile>(std::move(*lock));
+  if (lock.status().code() != StatusCode::kNotFound || options.verify == VerifyPolicy::kRequired) return lock.status();
+  log_warning("{}: no {}: weights are compared only with their own first read; 'pointsman lock' makes one", options.model_dir,
+              kLockFileName);
+  return std::optional<LockFile>();
+}
+
+}  // namespace
+
+const char* numerics_name(Numerics n) { return n == Numerics::kFp32 ? "fp32" : "bf16"; }
+
+uint64_t default_memory_bytes() { return default_budget_bytes(); }
+
+Result<MemoryPlan> Engine::plan(const EngineOptions& given) {
+  EngineOptions options = given;
+  PM_ASSIGN_OR_RETURN(const Opened model, open_model(FileSystem::real(), options));
+  PM_RETURN_IF_ERROR(fill_defaults(options, model.config));
+  return plan_of(model, options, true);
+}
+
+Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, LoadProgress progress, void* user) {
+  if (options.device != "cpu") {
+    return error(StatusCode::kUnavailable, "device \"{}\" is not built into this program; available: cpu", options.device);
+  }
+  std::unique_ptr<Device> device = make_cpu_device();
+  PM_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
+                      load_engine(options, {.device = device.get(), .fs = &FileSystem::real()}, progress, user));
+  engine->impl_->own_device = std::move(device);
+  return engine;
+}
+
+Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& given, const Platform& platform, LoadProgress progress, void* user) {
+  const auto start = std::chrono::steady_clock::now();
+  EngineOptions options = given;
+  PM_ASSIGN_OR_RETURN(Opened model, open_model(*platform.fs, options));
+  PM_RETURN_IF_ERROR(fill_defaults(options, model.config));
+  PM_ASSIGN_OR_RETURN(MemoryPlan plan, plan_of(model, options, platform.device->host_visible()));
+  if (!plan.fits()) return plan_refusal(plan);
+  for (const std::string& note : model.binding.notes) log_warning("{}: {}", options.model_dir, note);
+
+  auto impl = std::make_unique<Engine::Impl>(options);
+  Engine::Impl& e = *impl;
+  e.device = platform.device;
+  e.fs = platform.fs;
+  e.plan = std::move(plan);
+  e.config = std::move(model.config);
+  e.checkpoint = std::move(model.checkpoint);
+  e.binding = std::move(model.binding);
+  PM_ASSIGN_OR_RETURN(e.arch, find_arch(e.config.model_type));
+  e.cpu = detect_cpu_features();
+  PM_ASSIGN_OR_RETURN(const Isa isa, choose_isa(options.isa, e.cpu));
+  e.kernels = ops::make_cpu_kernels(isa, e.cpu);
+  if (!platform.missing_ops.empty()) PM_ASSIGN_OR_RETURN(e.kernels, ops::without_ops(e.kernels, platform.missing_ops));
+  e.fallbacks.forbidden = !options.allow_fallback;
+
+  PM_ASSIGN_OR_RETURN(e.catalogue_charge, Charge::make(e.budget, MemoryClass::kCatalogue,
+                                                       e.checkpoint->table_bytes() + e.binding.table_bytes()));
+
+  // The tokenizer first: while it loads it needs more than it keeps, and nothing large is allocated yet.
+  if (model.tokenizer_file_bytes > 0) {
+    PM_ASSIGN_OR_RETURN(e.tokenizer_charge, Charge::make(e.budget, MemoryClass::kTokenizer,
+                                                         Tokenizer::load_peak_bytes(model.tokenizer_file_bytes)));
+    PM_ASSIGN_OR_RETURN(e.tokenizer, Tokenizer::load(*e.fs, options.model_dir));
+  }
+  {
+    PM_ASSIGN_OR_RETURN(const std::optional<LockFile> lock, find_lock(*e.fs, options));
+    if (lock) {
+      PM_RETURN_IF_ERROR(check_locked_files(*e.fs, options.model_dir, *lock));
+      if (e.binding.experts != nullptr) PM_RETURN_IF_ERROR(attach_digests(*lock, *e.binding.experts));
+      e.model_digest = to_hex(lock->model_digest());
+    }
+
+    PM_ASSIGN_OR_RETURN(e.pool_charge, Charge::make(e.budget, MemoryClass::kThreadStacks,
+                                                    static_cast<uint64_t>(options.num_threads - 1) * kThreadStackBytes));
+    e.pool = std::make_unique<ThreadPool>(options.num_threads);
+    PM_ASSIGN_OR_RETURN(e.stream, e.device->make_stream());
+    e.ops = {.stream = e.stream.get(), .pool = e.pool.get(), .kernels = &e.kernels, .fallbacks = &e.fallbacks};
+
+    uint64_t total = 0;
+    for (const DenseBinding& b : e.binding.dense) total += b.entry->size_bytes;
+    std::atomic<uint64_t> done{0};
+    PM_RETURN_IF_ERROR(load_dense(*e.checkpoint, e.binding, lock ? &*lock : nullptr, *e.device, e.budget, *e.pool, e.weights,
+                                  [&](uint64_t bytes) {
+                                    const uint64_t now = done.fetch_add(bytes) + bytes;
+                                    if (progress != nullptr) progress(user, now, total);
+                                  }));
+    e.dense_bytes_read = total;
+  }
+
+  Arena device_size, host_size;
+  Scratch::carve(device_size, e.config, options.numerics, e.plan.prefill_chunk);
+  HostScratch::carve(host_size, e.config, e.plan.prefill_chunk);
+  PM_ASSIGN_OR_RETURN(e.scratch_buffer, Buffer::make(*e.device, e.budget, MemoryClass::kScratch, device_size.used_bytes()));
+  PM_ASSIGN_OR_RETURN(e.host_scratch_charge, Charge::make(e.budget, MemoryClass::kScratch, align_up(host_size.used_bytes(), kPageBytes)));
+  e.host_scratch_bytes.resize(host_size.used_bytes());
+  Arena device_arena(e.scratch_buffer.data(), e.scratch_buffer.size_bytes());
+  Arena host_arena(e.host_scratch_bytes.data(), e.host_scratch_bytes.size());
+  e.scratch = Scratch::carve(device_arena, e.config, options.numerics, e.plan.prefill_chunk);
+  e.host = HostScratch::carve(host_arena, e.config, e.plan.prefill_chunk);
+  e.rope = RopeTable(e.config.rope, e.config.head_dim);
+  e.forward = {.numerics = options.numerics, .route_noise = options.route_noise, .route_noise_seed = options.route_noise_seed};
+
+  if (e.binding.experts != nullptr) {
+    PM_CHECK(e.arch->router != nullptr);
+    e.forward.router = e.arch->router(e.config);
+    e.forward.router.guard = options.router_guard == GuardPolicy::kUniform ? ops::GuardAction::kUniform : ops::GuardAction::kRefuse;
+    PM_RETURN_IF_ERROR(ops::check_contract(e.forward.router));
+    ExpertStoreOptions store{.num_slots = e.plan.num_slots,
+                             .num_readers = options.num_readers,
+                             .policy = options.policy,
+                             .verify = e.model_digest.empty() ? VerifyMode::kFirstRead : VerifyMode::kLockRequired};
+    for (const Placement p : model.placement.experts) store.keep_layer.push_back(p != Placement::kOnDemand);
+    PM_ASSIGN_OR_RETURN(e.store, ExpertStore::make(*e.device, e.budget, *e.checkpoint, *e.binding.experts, store));
+    std::vector<int32_t> all(static_cast<size_t>(e.binding.experts->num_experts()));
+    for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int32_t>(i);
+    for (size_t l = 0; l < model.placement.experts.size(); ++l) {
+      if (model.placement.experts[l] != Placement::kPinned) continue;
+      PM_RETURN_IF_ERROR(e.store->begin(static_cast<int>(l), all));
+      for (;;) {
+        PM_ASSIGN_OR_RETURN(const ExpertHandle handle, e.store->next());
+        if (!handle) break;
+      }
+      e.store->end();
+    }
+  }
+  e.load_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return Engine::wrap(std::move(impl));
+}
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() = default;
+std::unique_ptr<Engine> Engine::wrap(std::unique_ptr<Impl> impl) { return std::unique_ptr<Engine>(new Engine(std::move(impl))); }
+
+const MemoryPlan& Engine::memory_plan() const { return impl_->plan; }
+const ModelConfig& Engine::config() const { return impl_->config; }
+const EngineOptions& Engine::options() const { return impl_->options; }
+const Tokenizer* Engine::tokenizer() const { return impl_->tokenizer.get(); }
+std::string Engine::model_digest() const { return impl_->model_digest; }
+
+std::string Engine::isa() const {
+  const Isa isa = impl_->kernels.isa;
+  return std::string(isa_name(isa)) + (isa == Isa::kAvx512 && impl_->cpu.avx512_bf16 ? "+bf16" : "");
+}
+
+EngineStats Engine::stats() const {
+  const Impl& e = *impl_;
+  EngineStats s;
+  if (e.store != nullptr) {
+    const auto layers = e.store->stats();
+    for (size_t i = 0; i < layers.size(); ++i) {
+      const ExpertLayerStats& l = layers[i];
+      const ExpertStats one{.hits = l.hits, .misses = l.misses, .evicted = l.evicted, .bytes_read = l.bytes_read,
+                            .verified_sha256 = l.verified_sha256, .verified_xxh3 = l.verified_xxh3,
+                            .read_s = static_cast<double>(l.read_ns) * 1e-9, .wait_s = static_cast<double>(l.wait_ns) * 1e-9};
+      s.expert_layers.push_back(one);
+      s.expert_layer_ids.push_back(e.binding.experts->layer_id(static_cast<int>(i)));
+      s.experts.hits += one.hits;
+      s.experts.misses += one.misses;
+      s.experts.evicted += one.evicted;
+      s.experts.bytes_read += one.bytes_read;
+      s.experts.verified_sha256 += one.verified_sha256;
+      s.experts.verified_xxh3 += one.verified_xxh3;
+      s.experts.read_s += one.read_s;
+      s.experts.wait_s += one.wait_s;
+    }
+  }
+  const auto names = ops::op_names();
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (const uint64_t n = e.fallbacks.count[i].load(); n > 0) s.fallbacks.emplace_back(names[i], n);
+  }
+  s.router_guard_fired = e.guard_fired;
+  s.dense_bytes_read = e.dense_bytes_read;
+  s.load_s = e.load_s;
+  s.budget_bytes = e.budget.limit_bytes();
+  s.ledger_bytes = e.budget.used_bytes();
+  s.ledger_peak_bytes = e.budget.peak_bytes();
+  for (int i = 0; i < kNumMemoryClasses; ++i) {
+    const auto c = static_cast<MemoryClass>(i);
+    if (e.budget.used_bytes(c) > 0) s.ledger.emplace_back(memory_class_name(c), e.budget.used_bytes(c));
+  }
+  return s;
+}
+
+void Engine::reset_stats() {
+  if (impl_->store != nullptr) impl_->store->reset_stats();
+  impl_->guard_fired = 0;
+}
+
+void Engine::evict_experts() {
+  if (impl_->store != nullptr) impl_->store->evict_all();
+}
+
+}  // namespace pointsman

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/planner.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/checked_math.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "model/forward.h"
+#include "model/weight_loader.h"
+
+namespace pointsman {
+namespace {
+
+// Smallest pass worth planning for: below this prefill reads every expert once per few tokens.
+constexpr int64_t kSmallestChunk = 16;
+constexpr int64_t kLargestChunk = 512;
+// Two: one expert computes while the next is read.
+constexpr int64_t kSmallestSlots = 2;
+
+uint64_t scratch_bytes(const ModelConfig& c, Numerics n, int64_t chunk) {
+  Arena device, host;
+  Scratch::carve(device, c, n, chunk);
+  HostScratch::carve(host, c, chunk);
+  return align_up(device.used_bytes(), kPageBytes) + align_up(host.used_bytes(), kPageBytes);
+}
+
+ExpertStoreOptions store_options(const EngineOptions& o, int64_t slots) {
+  return {.num_slots = slots, .num_readers = o.num_readers, .policy = o.policy};
+}
+
+}  // namespace
+
+uint64_t session_bytes(const ModelConfig& config, const EngineOptions& options) {
+  return align_up(KvCache::bytes(config, options.numerics, options.context_length), kPageBytes);
+}
+
+Result<MemoryPlan> make_plan(const PlanRequest& r) {
+  const ModelConfig& c = r.config;
+  const EngineOptions& o = r.options;
+  const ExpertCatalogue* experts = r.binding.experts.get();
+
+  MemoryPlan plan;
+  plan.budget_bytes = o.memory_bytes;
+  plan.context_length = o.context_length;
+  plan.num_threads = o.num_threads;
+  if (experts != nullptr) {
+    plan.num_experts_total = int64_t{experts->num_layers()} * experts->num_experts();
+    plan.expert_bytes = experts->at(0, 0).size_bytes();
+  }
+
+  // What does not depend on a choice.
+  const uint64_t weights = r.binding.dense_device_bytes();
+  const uint64_t kv = session_bytes(c, o);
+  const uint64_t stacks_pool = static_cast<uint64_t>(o.num_threads - 1) * kThreadStackBytes;
+  uint64_t store_fixed = 0, store_stacks = 0, store_tables = 0, store_buffers = 0;
+  uint64_t slot_bytes = 0;
+  int64_t kept = 0, min_slots = 0;
+  if (experts != nullptr) {
+    const ExpertStore::Cost cost = ExpertStore::cost(*experts, store_options(o, kSmallestSlots), r.host_visible);
+    const ExpertStore::Cost more = ExpertStore::cost(*experts, store_options(o, kSmallestSlots + 1), r.host_visible);
+    slot_bytes = experts->slot_bytes();
+    store_stacks = cost.stack_bytes;
+    store_buffers = cost.read_buffer_bytes;
+    store_tables = cost.table_bytes + (more.table_bytes - cost.table_bytes) * static_cast<uint64_t>(plan.num_experts_total);
+    store_fixed = store_stacks + store_tables + store_buffers;
+    kept = r.placement.num_kept_layers() * experts->num_experts();
+    min_slots = kept == plan.num_experts_total ? kept : std::min(plan.num_experts_total, kept + kSmallestSlots);
+  }
+  const uint64_t catalogue = r.checkpoint.table_bytes() + r.binding.table_bytes();
+  const uint64_t load_staging = r.host_visible ? 0 : kLoadChunkBytes;
+  const uint64_t fixed = weights + kv + stacks_pool + store_fixed + catalogue + r.tokenizer_bytes + load_staging;
+
+  const int64_t smallest_chunk =
+      o.prefill_chunk > 0 ? std::min(o.prefill_chunk, o.context_length) : std::min(kSmallestChunk, o.context_length);
+  const auto scratch = [&](int64_t chunk) { return scratch_bytes(c, o.numerics, chunk); };
+  const auto slots_total = [&](int64_t slots) { return static_cast<uint64_t>(slots) * slot_bytes; };
+  plan.smallest_budget_bytes = fixed + scratch(smallest_chunk) + slots_total(min_slots);
+
+  // Chunk: the largest that takes at most a quarter of what is left after the minimum, or that still leaves room for every expert.
+  plan.prefill_chunk = smallest_chunk;
+  plan.num_slots = min_slots;
+  const int64_t largest_chunk = std::min(kLargestChunk, o.context_length);
+  plan.full_residency_bytes = fixed + scratch(o.prefill_chunk > 0 ? smallest_chunk : largest_chunk) + slots_total(plan.num_experts_total);
+  if (plan.fits()) {
+    const uint64_t spare = plan.budget_bytes - plan.smallest_budget_bytes;
+    if (o.prefill_chunk <= 0) {
+      for (int64_t chunk = largest_chunk; chunk > smallest_chunk; chunk /= 2) {
+        const uint64_t extra = scratch(chunk) - scratch(smallest_chunk);
+        const bool all_fit = fixed + scratch(chunk) + slots_total(plan.num_experts_total) <= plan.budget_bytes;
+        if (extra > spare || (extra > spare / 4 && !all_fit)) continue;
+        plan.prefill_chunk = chunk;
+        break;
+      }
+    }
+    if (slot_bytes > 0) {
+      const uint64_t left = plan.budget_bytes - fixed - scratch(plan.prefill_chunk);
+      plan.num_slots = std::min<int64_t>(plan.num_experts_total, static_cast<int64_t>(left / slot_bytes));
+    }
+  }
+
+  const auto item = [&](const char* name, uint64_t bytes, std::string detail) {
+    if (bytes > 0) plan.items.push_back({name, bytes, std::move(detail)});
+    plan.total_bytes += bytes;
+  };
+  item("weights", weights, format("{} dense tensors", r.binding.dense.size()));
+  item("expert slots", slots_total(plan.num_slots),
+       format("{} of {} experts, {} each", plan.num_slots, plan.num_experts_total, human_bytes(static_cast<double>(slot_bytes))));
+  item("KV cache", kv, format("{} positions, {}", o.context_length, dtype_name(KvCache::dtype_for(o.numerics))));
+  item("scratch", scratch(plan.prefill_chunk), format("{} tokens per pass", plan.prefill_chunk));
+  item("read buffers", store_buffers + load_staging, "");
+  item("tokenizer", r.tokenizer_bytes, "");
+  item("catalogue", catalogue + store_tables, format("{} tensors", r.checkpoint.tensors().size()));
+  item("thread stacks", stacks_pool + store_stacks, format("{} compute, {} readers", o.num_threads - 1, experts != nullptr ? o.num_readers : 0));
+
+  // The placement map, in the order of the data flow.
+  std::map<std::string, size_t> by_name;
+  for (const DenseBinding& b : r.binding.dense) {
+    const auto [it, fresh] = by_name.try_emplace(b.unit, plan.units.size());
+    if (fresh) plan.units.push_back({.name = b.unit, .placement = Placement::kPinned, .count = 0});
+    plan.units[it->second].bytes += b.device_bytes;
+    plan.units[it->second].count += 1;
+  }
+  for (int i = 0; experts != nullptr && i < experts->num_layers(); ++i) {
+    uint64_t bytes = 0;
+    for (int e = 0; e < experts->num_experts(); ++e) bytes += experts->at(i, e).size_bytes();
+    plan.units.push_back({.name = format("layers.{}.experts", experts->layer_id(i)),
+                          .placement = r.placement.experts[static_cast<size_t>(i)],
+                          .bytes = bytes,
+                          .count = experts->num_experts()});
+  }
+
+  // Weight bytes that one token reads: every matrix once, the embedding only as the head it may be tied to.
+  for (const DenseBinding& b : r.binding.dense) {
+    const bool is_embedding = b.matrix == &r.binding.weights->embed_tokens;
+    const bool tied = r.binding.weights->lm_head.rows == 0;
+    if (!is_embedding || tied) plan.active_weight_bytes_per_token += b.device_bytes;
+  }
+  if (experts != nullptr) {
+    const uint64_t routed = static_cast<uint64_t>(c.num_experts_per_tok) * static_cast<uint64_t>(experts->num_layers()) * plan.expert_bytes;
+    plan.active_weight_bytes_per_token += routed;
+    const double miss = 1 - static_cast<double>(plan.num_slots) / static_cast<double>(plan.num_experts_total);
+    plan.expected_disk_bytes_per_token = static_cast<uint64_t>(static_cast<double>(routed) * miss);
+  }
+  plan.kv_bytes_per_token = KvCache::bytes(c, o.numerics, 1);
+  return plan;
+}
+
+Status plan_refusal(const MemoryPlan& plan) {
+  std::string text = format("the model needs at least {} bytes ({}), the budget is {} ({})", plan.smallest_budget_bytes,
+                            human_bytes(static_cast<double>(plan.smallest_budget_bytes)), plan.budget_bytes,
+                            human_bytes(static_cast<double>(plan.budget_bytes)));
+  for (const PlanItem& i : plan.items) text += format("\n  {:<14} {:>14}  {}", i.name, i.bytes, i.detail);
+  text += "\n  Give --memory at least that much, or a smaller --ctx-size.";
+  return {StatusCode::kBudgetExceeded, std::move(text)};
+}
+
+}  // namespace pointsman

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Turns a model, options and a budget into a MemoryPlan. Pure arithmetic over header tables: the sizes come from the same functions
+// that allocate (Scratch::carve, KvCache::bytes, ExpertStore::cost, ...), so a plan is the accounting, not an estimate.
+//
+// Order of preference when the budget leaves a choice: first everything that is needed at all, then larger prefill chunks up to
+// a quarter of what is left, then expert slots.
+#pragma once
+
+#include "engine/placement.h"
+#include "model/binding.h"
+#include "pointsman/engine.h"
+
+namespace pointsman {
+
+struct PlanRequest {
+  const ModelConfig& config;
+  const Checkpoint& checkpoint;
+  const Binding& binding;
+  const PlacementMap& placement;
+  const EngineOptions& options;       // defaults filled in
+  uint64_t tokenizer_bytes = 0;       // 0: none
+  bool host_visible = true;
+};
+
+Result<MemoryPlan> make_plan(const PlanRequest& request);
+
+// A session's own bytes: KV cache and logits.
+uint64_t session_bytes(const ModelConfig& config, const EngineOptions& options);
+
+// "budget exceeded: ...": the refusal of `run`, with line items and the smallest budget.
+Status plan_refusal(const MemoryPlan& plan);
+
+}  // namespace pointsman

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pointsman/session.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "engine/engine_impl.h"
+#include "engine/planner.h"
+
+namespace pointsman {
+
+Result<std::unique_ptr<Session>> Engine::new_session() {
+  auto session = std::make_unique<Session::Impl>();
+  session->engine = impl_.get();
+  PM_ASSIGN_OR_RETURN(session->cache, KvCache::make(*impl_->device, impl_->budget, impl_->config, impl_->options.numerics,
+                                                    impl_->options.context_length));
+  return std::unique_ptr<Session>(new Session(std::move(session)));
+}
+
+Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Session::~Session() = default;
+
+int64_t Session::position() const { return impl_->position; }
+int64_t Session::context_length() const { return impl_->cache.capacity(); }
+
+Status Session::rewind(int64_t position) {
+  if (position < 0 || position > impl_->position) {
+    return error(StatusCode::kInvalidArgument, "rewind to {}: the session has {} tokens", position, impl_->position);
+  }
+  impl_->position = position;
+  return ok_status();
+}
+
+Result<std::span<const float>> Session::prefill(std::span<const int32_t> tokens) { return impl_->run(tokens, nullptr); }
+
+Result<std::span<const float>> Session::trace(std::span<const int32_t> tokens, TraceSink& sink) { return impl_->run(tokens, &sink); }
+
+Result<std::span<const float>> Session::Impl::run(std::span<const int32_t> tokens, TraceSink* sink) {
+  Engine::Impl& e = *engine;
+  if (tokens.empty()) return error(StatusCode::kInvalidArgument, "no tokens to run");
+  if (static_cast<int64_t>(tokens.size()) > cache.capacity() - position) {
+    return error(StatusCode::kInvalidArgument, "{} tokens after {}: the context holds {}; raise --ctx-size", tokens.size(), position,
+                 cache.capacity());
+  }
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] < 0 || tokens[i] >= e.config.vocab_size) {
+      return error(StatusCode::kInvalidArgument, "token {} at position {}: the vocabulary has ids 0 to {}", tokens[i],
+                   position + static_cast<int64_t>(i), e.config.vocab_size - 1);
+    }
+  }
+  Charge trace_rows;  // one layer's rows on their way to the sink
+  if (sink != nullptr) {
+    const int64_t widest = std::max({e.config.hidden_size, e.config.num_experts, e.config.vocab_size / e.plan.prefill_chunk + 1});
+    PM_ASSIGN_OR_RETURN(trace_rows, Charge::make(e.budget, MemoryClass::kOutput,
+                                                 static_cast<uint64_t>(e.plan.prefill_chunk * widest) * sizeof(float)));
+  }
+
+  // The position moves only when everything went well: cache rows beyond it are overwritten by the next attempt.
+  const int64_t chunk = e.plan.prefill_chunk;
+  for (int64_t done = 0; done < static_cast<int64_t>(tokens.size()); done += chunk) {
+    const auto part = tokens.subspan(static_cast<size_t>(done), std::min<size_t>(static_cast<size_t>(chunk), tokens.size() - static_cast<size_t>(done)));
+    ForwardPass pass({.ops = e.ops,
+                      .config = e.config,
+                      .options = e.forward,
+                      .weights = *e.binding.weights,
+                      .rope = e.rope,
+                      .scratch = e.scratch,
+                      .host = e.host,
+                      .experts = e.store.get(),
+                      .cache = cache,
+                      .guard_fired = e.guard_fired,
+                      .sink = sink},
+                     part, position + done);
+    PM_RETURN_IF_ERROR(pass.run(*e.arch));
+    if (sink != nullptr && sink->wants("logits")) PM_RETURN_IF_ERROR(pass.trace_logits());
+    if (done + chunk >= static_cast<int64_t>(tokens.size())) PM_RETURN_IF_ERROR(pass.last_logits());
+  }
+  position += static_cast<int64_t>(tokens.size());
+  return std::span<const float>(e.host.logits, static_cast<size_t>(e.config.vocab_size));
+}
+
+}  // namespace pointsman

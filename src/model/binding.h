@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Binding: which tensor of the checkpoint becomes which weight. An architecture lists what it expects; the binder matches it against
+// what is there, in every naming the wild uses for experts, and refuses when anything is left over on either side.
+//
+// Reads nothing but the header tables. The same pass serves `inspect`, `plan`, `lock` and load.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/model_config.h"
+#include "experts/catalogue.h"
+#include "model/weights.h"
+#include "pointsman/status.h"
+
+namespace pointsman {
+
+// One dense tensor: where it lies, and the view that load() fills in.
+struct DenseBinding {
+  const TensorEntry* entry = nullptr;
+  Tensor* matrix = nullptr;          // exactly one of the two is set
+  const float** vector = nullptr;
+  std::string unit;                  // placement unit: "embed_tokens", "layers.3.attention", ...
+  uint64_t device_bytes = 0;         // what it takes in the weight buffer (vectors are widened to fp32)
+};
+
+struct Binding {
+  std::unique_ptr<ModelWeights> weights;   // shapes filled in, data null until loaded
+  std::vector<DenseBinding> dense;
+  std::unique_ptr<ExpertCatalogue> experts;  // null for a dense model
+  std::vector<std::string> notes;            // "lm_head.weight is stored although the embeddings are tied: the stored head is used"
+  uint64_t dense_device_bytes() const;       // size of the weight buffer
+  uint64_t table_bytes() const;
+};
+
+class Binder {
+ public:
+  Binder(const Checkpoint& checkpoint, const ModelConfig& config);
+
+  bool has(std::string_view name) const { return checkpoint_.find(name) != nullptr; }
+  // A matrix [rows, cols] in BF16, F16 or F32.
+  void matrix(const std::string& name, int64_t rows, int64_t cols, Tensor& out, const std::string& unit);
+  // A vector of n elements, held in fp32.
+  void vector(const std::string& name, int64_t n, const float*& out, const std::string& unit);
+  // All routed experts of a layer under `prefix` (".../mlp.experts"): per expert (gate_proj/up_proj/down_proj or w1/w3/w2) or fused
+  // (gate_up_proj [experts, 2 * intermediate, hidden], down_proj [experts, hidden, intermediate]).
+  void experts(int layer, const std::string& prefix, int64_t intermediate, int64_t hidden);
+  // A tensor that old exporters wrote and nobody needs.
+  void ignore(std::string_view name);
+  void note(std::string text) { binding_.notes.push_back(std::move(text)); }
+
+  ModelWeights& weights() { return *binding_.weights; }
+  // kCorrupt with both lists (at most 10 names each, and counts) when something is missing, misshapen or unused.
+  Result<Binding> finish();
+
+ private:
+  const TensorEntry* use(const std::string& name);
+  const TensorEntry* use_shaped(const std::string& name, std::initializer_list<int64_t> shape);
+  void problem(std::string text);
+
+  const Checkpoint& checkpoint_;
+  const ModelConfig& config_;
+  Binding binding_;
+  std::vector<bool> used_;
+  std::vector<std::string> missing_;
+  std::vector<std::string> problems_;
+  size_t num_problems_ = 0;
+};
+
+// Binds `config`'s architecture to the checkpoint. kUnsupported when the architecture is unknown or cannot express the config.
+Result<Binding> bind_model(const Checkpoint& checkpoint, const ModelConfig& config);
+
+// Copies digests of the lock file into the catalogue. kCorrupt when the lock names a size that differs, or lacks an expert.
+Status attach_digests(const LockFile& lock, ExpertCatalogue& catalogue);
+
+}  // namespace pointsman

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/forward.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/log.h"
+#include "model/arch/arch.h"
+#include "ops/activation/swiglu.h"
+#include "ops/attention/attention.h"
+#include "ops/embedding/embedding.h"
+#include "ops/matmul/matmul.h"
+#include "ops/moe/combine.h"
+#include "ops/norm/rms_norm.h"
+
+namespace pointsman {
+
+Scratch Scratch::carve(Arena& a, const ModelConfig& c, Numerics n, int64_t chunk) {
+  Scratch s;
+  s.chunk = chunk;
+  const int64_t q_cols = c.num_attention_heads * c.head_dim;
+  const int64_t kv_cols = c.num_key_value_heads * c.head_dim;
+  s.ids = a.take_array<int32_t>(chunk);
+  s.cos = a.take_array<float>(chunk * (c.head_dim / 2));
+  s.sin = a.take_array<float>(chunk * (c.head_dim / 2));
+  s.h = a.take_matrix(DType::kF32, chunk, c.hidden_size);
+  s.x_f32 = a.take_matrix(DType::kF32, chunk, c.hidden_size);
+  if (n == Numerics::kBf16) s.x_bf16 = a.take_matrix(DType::kBF16, chunk, c.hidden_size);
+  s.q = a.take_matrix(DType::kF32, chunk, q_cols);
+  s.k = a.take_matrix(DType::kF32, chunk, kv_cols);
+  s.v = a.take_matrix(DType::kF32, chunk, kv_cols);
+  s.attention_f32 = a.take_matrix(DType::kF32, chunk, q_cols);
+  // Either form is used, never both: o_proj reads one dtype.
+  s.attention_bf16 = s.attention_f32;
+  s.attention_bf16.dtype = DType::kBF16;
+  s.mlp_act = a.take_matrix(DType::kF32, chunk, std::max(c.intermediate_size, c.moe_intermediate_size));
+  if (c.num_experts > 0) {
+    s.router_logits = a.take_matrix(DType::kF32, chunk, c.num_experts);
+    s.route_ids = a.take_array<int32_t>(chunk * c.num_experts_per_tok);
+    s.route_weights = a.take_array<float>(chunk * c.num_experts_per_tok);
+    s.report = a.take_array<ops::RouterReport>(1);
+    s.x_rows = a.take_array<int32_t>(chunk * c.num_experts_per_tok);
+    s.slot_rows = a.take_array<int32_t>(chunk * c.num_experts_per_tok);
+    s.slots = a.take_matrix(DType::kF32, chunk * c.num_experts_per_tok, c.hidden_size);
+  }
+  s.last_x = a.take_matrix(DType::kF32, 1, c.hidden_size);
+  s.logits = a.take_matrix(DType::kF32, 1, c.vocab_size);
+  return s;
+}
+
+HostScratch HostScratch::carve(Arena& a, const ModelConfig& c, int64_t chunk) {
+  HostScratch s;
+  s.cos = a.take_array<float>(chunk * (c.head_dim / 2));
+  s.sin = a.take_array<float>(chunk * (c.head_dim / 2));
+  if (c.num_experts > 0) {
+    s.route_ids = a.take_array<int32_t>(chunk * c.num_experts_per_tok);
+    s.report = a.take_array<ops::RouterReport>(1);
+    s.x_rows = a.take_array<int32_t>(chunk * c.num_experts_per_tok);
+    s.slot_rows = a.take_array<int32_t>(chunk * c.num_experts_per_tok);
+    s.offsets = a.take_array<int32_t>(c.num_experts + 1);
+    s.active = a.take_array<int32_t>(c.num_experts);
+  }
+  s.logits = a.take_array<float>(c.vocab_size);
+  return s;
+}
+
+ForwardPass::ForwardPass(const Parts& parts, std::span<const int32_t> tokens, int64_t first_position)
+    : parts_(parts), ids_(tokens), first_position_(first_position), tokens_(static_cast<int64_t>(tokens.size())) {
+  PM_CHECK(tokens_ >= 1 && tokens_ <= parts.scratch.chunk && first_position + tokens_ <= parts.cache.capacity());
+}
+
+Status ForwardPass::run(const Arch& arch) {
+  const Scratch& s = parts_.scratch;
+  Stream& stream = *parts_.ops.stream;
+  PM_RETURN_IF_ERROR(stream.copy_to_device(s.ids, ids_.data(), ids_.size_bytes()));
+  PM_RETURN_IF_ERROR(ops::embedding(parts_.ops, {.table = parts_.weights.embed_tokens, .ids = s.ids, .out = rows(s.h)}));
+
+  parts_.rope.fill(first_position_, tokens_, parts_.host.cos, parts_.host.sin);
+  const size_t table_bytes = static_cast<size_t>(tokens_ * parts_.rope.rotary_dim() / 2) * sizeof(float);
+  PM_RETURN_IF_ERROR(stream.copy_to_device(s.cos, parts_.host.cos, table_bytes));
+  PM_RETURN_IF_ERROR(stream.copy_to_device(s.sin, parts_.host.sin, table_bytes));
+
+  for (size_t i = 0; i < parts_.weights.layers.size(); ++i) {
+    const int layer_idx = static_cast<int>(i);
+    PM_RETURN_IF_ERROR(arch.layer(*this, parts_.weights.layers[i], layer_idx));
+    if (parts_.sink != nullptr) PM_RETURN_IF_ERROR(record(layer_idx, "hidden", rows(s.h)));
+  }
+  return ok_status();
+}
+
+Status ForwardPass::last_logits() {
+  const Scratch& s = parts_.scratch;
+  PM_RETURN_IF_ERROR(ops::rms_norm(parts_.ops, {.x = s.h.slice_rows(tokens_ - 1, 1),
+                                                .weight = parts_.weights.final_norm,
+                                                .eps = static_cast<float>(parts_.config.rms_norm_eps),
+                                                .out_f32 = s.last_x}));
+  PM_RETURN_IF_ERROR(ops::matmul(parts_.ops, {.x = s.last_x, .w = parts_.weights.lm_head, .y = s.logits}));
+  PM_RETURN_IF_ERROR(parts_.ops.stream->copy_to_host(parts_.host.logits, s.logits.data, static_cast<size_t>(s.logits.size_bytes())));
+  return parts_.ops.stream->synchronize();
+}
+
+Status ForwardPass::trace_logits() {
+  const Scratch& s = parts_.scratch;
+  for (int64_t t = 0; t < tokens_; ++t) {
+    PM_RETURN_IF_ERROR(ops::rms_norm(parts_.ops, {.x = s.h.slice_rows(t, 1),
+                                                  .weight = parts_.weights.final_norm,
+                                                  .eps = static_cast<float>(parts_.config.rms_norm_eps),
+                                                  .out_f32 = s.last_x}));
+    PM_RETURN_IF_ERROR(ops::matmul(parts_.ops, {.x = s.last_x, .w = parts_.weights.lm_head, .y = s.logits}));
+    PM_RETURN_IF_ERROR(
+        parts_.ops.stream->copy_to_host(parts_.host.logits, s.logits.data, static_cast<size_t>(s.logits.size_bytes())));
+    PM_RETURN_IF_ERROR(parts_.ops.stream->synchronize());
+    PM_RETURN_IF_ERROR(parts_.sink->rows_f32("logits", first_position_ + t, 1, s.logits.cols, parts_.host.logits));
+  }
+  return ok_status();
+}
+
+Status ForwardPass::norm(const float* weight) {
+  const Scratch& s = parts_.scratch;
+  return ops::rms_norm(parts_.ops, {.x = rows(s.h),
+                                    .weight = weight,
+                                    .eps = static_cast<float>(parts_.config.rms_norm_eps),
+                                    .out_f32 = rows(s.x_f32),
+                                    .out_bf16 = s.x_bf16 ? rows(s.x_bf16) : Tensor{}});
+}
+
+Status ForwardPass::linear(const Linear& linear, Tensor y) {
+  return ops::matmul(parts_.ops, {.x = x_for(linear.weight), .w = linear.weight, .bias = linear.bias, .y = y});
+}
+
+Status ForwardPass::rotate_and_cache(const float* q_norm, const float* k_norm, int layer_idx) {
+  const ModelConfig& c = parts_.config;
+  return ops::qkv_prepare(parts_.ops, {.q = q(),
+                                       .k = k(),
+                                       .v = v(),
+                                       .q_norm = q_norm,
+                                       .k_norm = k_norm,
+                                       .eps = static_cast<float>(c.rms_norm_eps),
+                                       .cos = parts_.scratch.cos,
+                                       .sin = parts_.scratch.sin,
+                                       .heads = static_cast<int32_t>(c.num_attention_heads),
+                                       .kv_heads = static_cast<int32_t>(c.num_key_value_heads),
+                                       .head_dim = static_cast<int32_t>(c.head_dim),
+                                       .rotary_dim = static_cast<int32_t>(parts_.rope.rotary_dim()),
+                                       .k_cache = parts_.cache.k(layer_idx),
+                                       .v_cache = parts_.cache.v(layer_idx),
+                                       .cache_dtype = parts_.cache.dtype(),
+                                       .capacity = parts_.cache.capacity(),
+                                       .first_position = first_position_});
+}
+
+Status ForwardPass::attend(int layer_idx) {
+  const ModelConfig& c = parts_.config;
+  const Tensor& output = parts_.weights.layers[static_cast<size_t>(layer_idx)].o.weight;
+  return ops::attention(parts_.ops, {.q = q(),
+                                     .k_cache = parts_.cache.k(layer_idx),
+                                     .v_cache = parts_.cache.v(layer_idx),
+                                     .cache_dtype = parts_.cache.dtype(),
+                                     .capacity = parts_.cache.capacity(),
+                                     .first_position = first_position_,
+                                     .window = c.layer_window[static_cast<size_t>(layer_idx)],
+                                     .heads = static_cast<int32_t>(c.num_attention_heads),
+                                     .kv_heads = static_cast<int32_t>(c.num_key_value_heads),
+                                     .head_dim = static_cast<int32_t>(c.head_dim),
+                                     .scale = 1 / std::sqrt(static_cast<float>(c.head_dim)),
+                                     .out = rows(use_bf16(output) ? parts_.scratch.attention_bf16 : parts_.scratch.attention_f32)});
+}
+
+Status ForwardPass::add_output(const Linear& output) {
+  const Tensor& x = use_bf16(output.weight) ? parts_.scratch.attention_bf16 : parts_.scratch.attention_f32;
+  return ops::matmul(parts_.ops,
+                     {.x = rows(x), .w = output.weight, .bias = output.bias, .y = rows(parts_.scratch.h), .accumulate = true});
+}
+
+Status ForwardPass::add_mlp(const LayerWeights& w) {
+  const Tensor x = x_for(w.gate);
+  return ops::swiglu_ffn(parts_.ops, {.x = x,
+                                      .w_gate = w.gate,
+                                      .w_up = w.up,
+                                      .w_down = w.down,
+                                      .act = Tensor::matrix(parts_.scratch.mlp_act.data, x.dtype, tokens_, w.gate.rows),
+                                      .out = rows(parts_.scratch.h),
+                                      .accumulate = true,
+                                      .rows = tokens_});
+}
+
+Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
+  const Scratch& s = parts_.scratch;
+  const HostScratch& host = parts_.host;
+  const ops::RouterContract& contract = parts_.options.router;
+  Stream& stream = *parts_.ops.stream;
+
+  PM_RETURN_IF_ERROR(ops::matmul(parts_.ops, {.x = rows(s.x_f32), .w = w.router, .y = rows(s.router_logits)}));
+  PM_RETURN_IF_ERROR(ops::route(parts_.ops, {.contract = contract,
+                                             .logits = rows(s.router_logits),
+                                             .bias = w.router_bias,
+                                             .noise = {.enabled = parts_.options.route_noise,
+                                                       .seed = parts_.options.route_noise_seed,
+                                                       .layer = static_cast<uint32_t>(layer_idx)},
+                                             .first_token = first_position_,
+                                             .ids = s.route_ids,
+                                             .weights = s.route_weights,
+                                             .report = s.report}));
+  const size_t num_slots = static_cast<size_t>(tokens_ * contract.top_k);
+  PM_RETURN_IF_ERROR(stream.copy_to_host(host.route_ids, s.route_ids, num_slots * sizeof(int32_t)));
+  PM_RETURN_IF_ERROR(stream.copy_to_host(host.report, s.report, sizeof(ops::RouterReport)));
+  PM_RETURN_IF_ERROR(stream.synchronize());
+  PM_RETURN_IF_ERROR(check_routes(layer_idx));
+  if (parts_.sink != nullptr) PM_RETURN_IF_ERROR(record_routes(layer_idx));
+
+  // Only experts with at least one token are asked for, so the others are never read.
+  const int32_t num_active =
+      ops::sort_slots({host.route_ids, num_slots}, {host.offsets, static_cast<size_t>(contract.num_experts) + 1},
+                      {host.slot_rows, num_slots}, {host.active, static_cast<size_t>(contract.num_experts)});
+  for (size_t r = 0; r < num_slots; ++r) host.x_rows[r] = host.slot_rows[r] / contract.top_k;
+  PM_RETURN_IF_ERROR(parts_.experts->begin(w.moe_layer_idx, {host.active, static_cast<size_t>(num_active)}));
+  PM_RETURN_IF_ERROR(stream.copy_to_device(s.x_rows, host.x_rows, num_slots * sizeof(int32_t)));
+  PM_RETURN_IF_ERROR(stream.copy_to_device(s.slot_rows, host.slot_rows, num_slots * sizeof(int32_t)));
+
+  // Whatever happens below, no read of this batch outlives it.
+  struct EndBatch {
+    ExpertStore& store;
+    ~EndBatch() { store.end(); }
+  } end_batch{*parts_.experts};
+  // In the order in which experts become ready. Each writes its own rows of `slots`, so the order leaves no trace.
+  for (;;) {
+    PM_ASSIGN_OR_RETURN(ExpertHandle expert, parts_.experts->next());
+    if (!expert) break;
+    const int32_t begin = host.offsets[expert.expert_id()];
+    const int64_t expert_rows = host.offsets[expert.expert_id() + 1] - begin;
+    const Tensor gate = expert.part(ExpertPart::kGate);
+    const Tensor x = x_for(gate);
+    PM_RETURN_IF_ERROR(ops::swiglu_ffn(parts_.ops, {.x = x,
+                                                    .x_rows = s.x_rows + begin,
+                                                    .w_gate = gate,
+                                                    .w_up = expert.part(ExpertPart::kUp),
+                                                    .w_down = expert.part(ExpertPart::kDown),
+                                                    .act = Tensor::matrix(s.mlp_act.data, x.dtype, expert_rows, gate.rows),
+                                                    .out = s.slots.slice_rows(0, static_cast<int64_t>(num_slots)),
+                                                    .out_rows = s.slot_rows + begin,
+                                                    .rows = expert_rows}));
+  }
+  return ops::combine(parts_.ops, {.slots = s.slots.slice_rows(0, static_cast<int64_t>(num_slots)),
+                                   .weights = s.route_weights,
+                                   .top_k = contract.top_k,
+                                   .out = rows(s.h)});
+}
+
+Status ForwardPass::check_routes(int layer_idx) {
+  const ops::RouterReport& report = *parts_.host.report;
+  if (report.bad_token >= 0) {
+    return error(StatusCode::kCorrupt,
+                 "layer {} token {}: a router logit is NaN or infinite; the weights or the numerics are broken, no token was chosen",
+                 layer_idx, first_position_ + report.bad_token);
+  }
+  if (report.guard_count > 0) {
+    if (parts_.options.router.guard == ops::GuardAction::kRefuse) {
+      return error(StatusCode::kCorrupt,
+                   "layer {} token {}: routing weights do not sum to 1 within {} ({} tokens); --router-guard uniform would use equal "
+                   "weights instead",
+                   layer_idx, first_position_ + report.guard_token, parts_.options.router.guard_tolerance, report.guard_count);
+    }
+    parts_.guard_fired += static_cast<uint64_t>(report.guard_count);
+  }
+  return ok_status();
+}
+
+Status ForwardPass::record(int layer_idx, const char* what, const Tensor& t) {
+  const std::string name = format("layers.{}.{}", layer_idx, what);
+  if (!parts_.sink->wants(name)) return ok_status();
+  std::vector<float> copy(static_cast<size_t>(t.rows * t.cols));
+  PM_RETURN_IF_ERROR(parts_.ops.stream->copy_to_host(copy.data(), t.data, copy.size() * sizeof(float)));
+  PM_RETURN_IF_ERROR(parts_.ops.stream->synchronize());
+  return parts_.sink->rows_f32(name, first_position_, t.rows, t.cols, copy.data());
+}
+
+Status ForwardPass::record_routes(int layer_idx) {
+  const Scratch& s = parts_.scratch;
+  const int64_t top_k = parts_.options.router.top_k;
+  PM_RETURN_IF_ERROR(record(layer_idx, "router.logits", rows(s.router_logits)));
+  PM_RETURN_IF_ERROR(record(layer_idx, "router.weights", Tensor::matrix(s.route_weights, DType::kF32, tokens_, top_k)));
+  const std::string name = format("layers.{}.router.ids", layer_idx);
+  if (!parts_.sink->wants(name)) return ok_status();
+  return parts_.sink->rows_i32(name, first_position_, tokens_, top_k, parts_.host.route_ids);
+}
+
+}  // namespace pointsman

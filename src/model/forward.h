@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ForwardPass: one chunk of tokens going through the layers. It owns no memory: activations lie in a Scratch carved once from the
+// engine's buffer, so that a pass allocates nothing. Its methods are the vocabulary of the architecture files.
+//
+// Numerics: the residual stream h is fp32 in both modes. In bf16 mode the input of a matmul with bf16 weights is rounded to bf16 once
+// (by the norm, the attention or SwiGLU that makes it); router and LM head always read fp32. See docs/design/numerics.md.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "checkpoint/model_config.h"
+#include "experts/store.h"
+#include "memory/arena.h"
+#include "model/kv_cache.h"
+#include "model/rope.h"
+#include "model/weights.h"
+#include "ops/context.h"
+#include "ops/moe/router.h"
+#include "pointsman/options.h"
+#include "pointsman/session.h"
+
+namespace pointsman {
+
+// Activations of a pass of at most `chunk` tokens. Device addresses, but for the host_ members.
+struct Scratch {
+  int64_t chunk = 0;
+  int32_t* ids = nullptr;        // [chunk]
+  float* cos = nullptr;          // [chunk, rotary_dim / 2]
+  float* sin = nullptr;
+  Tensor h;                      // [chunk, hidden] residual stream
+  Tensor x_f32, x_bf16;          // [chunk, hidden] normed input; x_bf16 in bf16 mode only
+  Tensor q, k, v;                // [chunk, heads * head_dim], [chunk, kv_heads * head_dim]
+  Tensor attention_f32, attention_bf16;  // [chunk, heads * head_dim]
+  Tensor mlp_act;                // raw bytes for [rows, intermediate] of either dtype
+  Tensor router_logits;          // [chunk, experts]
+  int32_t* route_ids = nullptr;  // [chunk, top_k]
+  float* route_weights = nullptr;
+  ops::RouterReport* report = nullptr;
+  int32_t* x_rows = nullptr;     // [chunk * top_k] token of each expert row
+  int32_t* slot_rows = nullptr;  // [chunk * top_k] slot of each expert row
+  Tensor slots;                  // [chunk * top_k, hidden] expert outputs
+  Tensor last_x;                 // [1, hidden] final norm of one row
+  Tensor logits;                 // [1, vocab]
+
+  // Pieces of `device`; with a counting arena, sizes only.
+  static Scratch carve(Arena& device, const ModelConfig& c, Numerics n, int64_t chunk);
+};
+
+// Host side of the routing bookkeeping, and rows on their way to a TraceSink.
+struct HostScratch {
+  float* cos = nullptr;
+  float* sin = nullptr;
+  int32_t* route_ids = nullptr;
+  ops::RouterReport* report = nullptr;
+  int32_t* x_rows = nullptr;
+  int32_t* slot_rows = nullptr;
+  int32_t* offsets = nullptr;    // [experts + 1]
+  int32_t* active = nullptr;     // [experts]
+  float* logits = nullptr;       // [vocab]
+
+  static HostScratch carve(Arena& host, const ModelConfig& c, int64_t chunk);
+};
+
+struct ForwardOptions {
+  Numerics numerics = Numerics::kBf16;
+  ops::RouterContract router;    // of the architecture, guard filled in
+  bool route_noise = false;
+  uint64_t route_noise_seed = 0;
+};
+
+class ForwardPass {
+ public:
+  struct Parts {                 // borrowed for the life of the pass
+    ops::OpContext& ops;
+    const ModelConfig& config;
+    const ForwardOptions& options;
+    const ModelWeights& weights;
+    const RopeTable& rope;
+    const Scratch& scratch;
+    const HostScratch& host;
+    ExpertStore* experts;        // null for a dense model
+    KvCache& cache;
+    uint64_t& guard_fired;       // counter
+    TraceSink* sink;             // null: nothing is recorded
+  };
+  // REQUIRES: 1 <= tokens.size() <= scratch.chunk; first_position + tokens.size() <= cache.capacity().
+  ForwardPass(const Parts& parts, std::span<const int32_t> tokens, int64_t first_position);
+
+  // Embedding, all layers by the architecture's recipe. Then logits().
+  Status run(const struct Arch& arch);
+  // Logits of the last token into host.logits.
+  Status last_logits();
+  // Logits of every token, one row at a time, to the sink as "logits".
+  Status trace_logits();
+
+  // --- the vocabulary of a layer recipe ---
+  Tensor q() const { return rows(parts_.scratch.q); }
+  Tensor k() const { return rows(parts_.scratch.k); }
+  Tensor v() const { return rows(parts_.scratch.v); }
+  // x = RMSNorm(h) * weight
+  Status norm(const float* weight);
+  // y = x W^T + b
+  Status linear(const Linear& linear, Tensor y);
+  // q, k: per-head norm and RoPE; k, v into the cache of the layer.
+  Status rotate_and_cache(const float* q_norm, const float* k_norm, int layer_idx);
+  // attention = softmax(q k^T / sqrt(head_dim)) v over the cache of the layer.
+  Status attend(int layer_idx);
+  // h += attention W^T + b
+  Status add_output(const Linear& output);
+  // h += down(silu(gate x) * up x)
+  Status add_mlp(const LayerWeights& weights);
+  // h += sum over the chosen experts of weight * expert(x)
+  Status add_moe(const LayerWeights& weights, int layer_idx);
+
+ private:
+  Tensor rows(const Tensor& t) const { return t.slice_rows(0, tokens_); }
+  bool use_bf16(const Tensor& weight) const { return parts_.options.numerics == Numerics::kBf16 && weight.dtype == DType::kBF16; }
+  Tensor x_for(const Tensor& weight) const { return rows(use_bf16(weight) ? parts_.scratch.x_bf16 : parts_.scratch.x_f32); }
+  Status check_routes(int layer_idx);
+  Status record(int layer_idx, const char* what, const Tensor& rows_f32);
+  Status record_routes(int layer_idx);
+
+  Parts parts_;
+  std::span<const int32_t> ids_;
+  int64_t first_position_;
+  int64_t tokens_;
+};
+
+}  // namespace pointsman
