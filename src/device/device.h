@@ -28,7 +28,7 @@ namespace pointsman {
 
 class ThreadPool;
 
-// Work on a stream in the order of submission. Used by one thread at a time.
+// Work on a stream in the order of submission. Used by one thread at a time, but for wait_from_any_thread().
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -38,10 +38,15 @@ class Stream {
   virtual Status copy_to_host(void* host_dst, const void* device_src, size_t bytes) = 0;
   virtual Status copy_on_device(void* device_dst, const void* device_src, size_t bytes) = 0;
 
-  // A point in the stream's work. Tickets grow; waiting for one waits for all work submitted before it.
+  // A point in the stream's work. Tickets grow; waiting for one waits for all work submitted before it. 0 is a point that has
+  // always been passed: an immediate stream knows no other.
   virtual uint64_t record() = 0;
   virtual Status wait(uint64_t ticket) = 0;    // blocks the host; reports the first error before the ticket
   virtual Status synchronize() = 0;            // wait() for everything
+  // For a thread that wants to overwrite memory which this stream's work may still read: blocks it until the stream has passed a
+  // ticket that record() returned before. Thread-safe. Errors of the work stay for the stream's own thread; a failure here means
+  // that the device cannot say whether the work has ended, and the memory must not be touched.
+  virtual Status wait_from_any_thread(uint64_t ticket) = 0;
 
   // True when submitted work has already run: launch() then calls the kernel directly.
   virtual bool is_immediate() const = 0;

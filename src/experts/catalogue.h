@@ -23,6 +23,7 @@
 namespace pointsman {
 
 inline constexpr int kMaxExpertParts = 3;
+inline constexpr uint64_t kExpertPartAlignment = 64;  // a cache line, and the widest vector
 enum class ExpertPart { kGate = 0, kUp = 1, kDown = 2 };
 
 struct ExpertPartInfo {
@@ -39,6 +40,9 @@ struct ExpertInfo {
   std::array<ExpertPartInfo, kMaxExpertParts> parts;
   std::optional<Sha256Digest> sha256;  // absent without a lock file
   uint64_t size_bytes() const { return parts[0].size_bytes + parts[1].size_bytes + parts[2].size_bytes; }
+  // Sets every slot_offset from the sizes.
+  void place_parts();
+  uint64_t record_bytes() const;  // as a slot holds it: to the end of the last part, padding included
 };
 
 class ExpertCatalogue {
@@ -58,7 +62,7 @@ class ExpertCatalogue {
   uint64_t table_bytes() const;     // heap of this object
   // "layers.3.experts.17": the key in the lock file.
   std::string lock_key(int moe_layer_idx, int expert_id) const;
-  // "layer 3 expert 17 (model-00002-of-00003.safetensors @ 0x1a4000)"
+  // "layer 3 expert 17 (model-00002-of-00003.safetensors @ 0x1a4000)"; every part's place when they lie in several files.
   std::string describe(int moe_layer_idx, int expert_id, const Checkpoint& checkpoint) const;
 
  private:

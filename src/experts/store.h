@@ -38,10 +38,12 @@ namespace pointsman {
 enum class VerifyMode { kLockRequired, kFirstRead };  // kFirstRead: without a digest, the first read is trusted and remembered
 
 struct ExpertStoreOptions {
-  int64_t num_slots = 0;             // >= 2
+  int64_t num_slots = 0;             // >= 2, or all experts
   int num_readers = 4;               // threads that read and verify
   std::string policy = "lru_per_layer";  // a name of policy_list.inc
   VerifyMode verify = VerifyMode::kLockRequired;
+  // By MoE layer, or empty for none: experts of such a layer stay once they are in. num_slots must leave two for the others.
+  std::vector<bool> keep_layer;
   // The stream whose work reads the experts; outlives the store, used on the model's thread. May be null when the device is
   // host_visible and every user of a handle is done with it at release.
   Stream* compute_stream = nullptr;
@@ -110,7 +112,7 @@ class ExpertStore {
   std::span<const ExpertLayerStats> stats() const;   // per MoE layer; exact between batches
   void reset_stats();
   int64_t num_slots() const;
-  // Drops every unpinned expert (tests, benchmarks of the cold case), uncounted. Digests are kept.
+  // Drops every unpinned expert (tests, benchmarks of the cold case), uncounted, but for kept layers. Digests are remembered.
   void evict_all();
 
  private:

@@ -20,6 +20,7 @@ class CpuStream final : public Stream {
   uint64_t record() override { return 0; }
   Status wait(uint64_t) override { return ok_status(); }
   Status synchronize() override { return ok_status(); }
+  Status wait_from_any_thread(uint64_t) override { return ok_status(); }
   bool is_immediate() const override { return true; }
   Status defer(const Deferred&) override { return {StatusCode::kInternal, "the CPU stream defers nothing"}; }
 

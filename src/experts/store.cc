@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Threads: the model's thread calls everything public; readers run run_reader(). One mutex guards residency, batch and queues; it
+// is never held while bytes move. Digests of an expert are touched only by the reader that has its job, and jobs change hands
+// under the mutex.
+#include "experts/store.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "experts/reader.h"
+#include "experts/residency.h"
+
+namespace pointsman {
+namespace {
+
+// A queue of fixed capacity: never full by construction (one entry per slot, or per id of a batch).
+template <class T>
+class Ring {
+ public:
+  explicit Ring(size_t capacity) : items_(capacity) {}
+  bool empty() const { return size_ == 0; }
+  size_t size() const { return size_; }
+  T front() const { return items_[head_]; }
+  void push(T item) {
+    PM_CHECK(size_ < items_.size());
+    items_[(head_ + size_++) % items_.size()] = item;
+  }
+  T pop() {
+    PM_CHECK(size_ > 0);
+    const T item = items_[head_];
+    head_ = (head_ + 1) % items_.size();
+    --size_;
+    return item;
+  }
+  static uint64_t table_bytes(uint64_t capacity) { return capacity * sizeof(T); }
+
+ private:
+  std::vector<T> items_;
+  size_t head_ = 0, size_ = 0;
+};
+
+struct Job {
+  int32_t slot = -1;
+  int32_t batch_idx = -1;
+};
+
+uint64_t now_ns() {
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+}
+
+uint64_t num_records(const ExpertCatalogue& c) { return static_cast<uint64_t>(c.num_layers()) * static_cast<uint64_t>(c.num_experts()); }
+
+Status check_arguments(const Device& device, const Checkpoint& checkpoint, const ExpertCatalogue& catalogue,
+                       const ExpertStoreOptions& options) {
+  if (options.num_slots < 1 || options.num_slots > (int64_t{1} << 24)) {
+    return error(StatusCode::kInvalidArgument, "expert store: {} slots: expected 1 to 2^24", options.num_slots);
+  }
+  if (options.num_readers < 1 || options.num_readers > 256) {
+    return error(StatusCode::kInvalidArgument, "expert store: {} readers: expected 1 to 256", options.num_readers);
+  }
+  if (num_records(catalogue) == 0) return error(StatusCode::kInvalidArgument, "expert store: the catalogue has no experts");
+  const auto files = checkpoint.files();
+  for (int layer = 0; layer < catalogue.num_layers(); ++layer) {
+    for (int expert = 0; expert < catalogue.num_experts(); ++expert) {
+      const ExpertInfo& info = catalogue.at(layer, expert);
+      uint64_t end = 0;
+      for (const ExpertPartInfo& part : info.parts) {
+        const bool inside = part.file_idx < files.size() && part.size_bytes <= files[part.file_idx].info.size_bytes &&
+                            part.offset <= files[part.file_idx].info.size_bytes - part.size_bytes;
+        if (!inside || part.slot_offset < end) {
+          return error(StatusCode::kInternal, "{}: its catalogue entry is out of its file or its parts overlap in the slot",
+                       catalogue.describe(layer, expert, checkpoint));
+        }
+        end = part.slot_offset + part.size_bytes;
+      }
+      if (options.verify == VerifyMode::kLockRequired && !info.sha256) {
+        return error(StatusCode::kNotFound,
+                     "{}: no digest '{}' in {}; make one with 'pointsman lock' from a copy that you trust, or allow unlocked models",
+                     catalogue.describe(layer, expert, checkpoint), catalogue.lock_key(layer, expert), kLockFileName);
+      }
+    }
+  }
+  if (!device.host_visible() && options.compute_stream == nullptr) {
+    return error(StatusCode::kInvalidArgument, "expert store: device '{}' computes asynchronously: compute_stream must be set",
+                 device.name());
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+struct ExpertStore::Impl {
+  Impl(const Checkpoint& cp, const ExpertCatalogue& c, ExpertStoreOptions o)
+      : checkpoint(cp),
+        catalogue(c),
+        options(std::move(o)),
+        compute(options.compute_stream != nullptr && !options.compute_stream->is_immediate() ? options.compute_stream : nullptr),
+        slot_bytes(c.slot_bytes()),
+        remembered(num_records(c)),
+        stats(static_cast<size_t>(c.num_layers())),
+        jobs(static_cast<size_t>(options.num_slots)),
+        ready(static_cast<size_t>(c.num_experts())),
+        ids(static_cast<size_t>(c.num_experts())),
+        waiting(static_cast<size_t>(c.num_experts())),
+        seen_in_batch(static_cast<size_t>(c.num_experts()), 0) {}
+
+  // The vectors and rings above.
+  static uint64_t table_bytes(const ExpertCatalogue& c, const ExpertStoreOptions& o) {
+    const auto slots = static_cast<uint64_t>(o.num_slots);
+    const auto layers = static_cast<uint64_t>(c.num_layers());
+    const auto experts = static_cast<uint64_t>(c.num_experts());
+    return sizeof(Impl) + Residency::table_bytes(slots, layers, experts) + layers * experts * sizeof(RememberedDigest) +
+           layers * sizeof(ExpertLayerStats) + Ring<Job>::table_bytes(slots) + 2 * Ring<Job>::table_bytes(experts) +
+           Ring<int32_t>::table_bytes(experts) + experts * sizeof(uint64_t) + static_cast<uint64_t>(o.num_readers) * kReaderTableBytes;
+  }
+
+  RememberedDigest& remembered_of(const Slot& slot) {
+    return remembered[static_cast<size_t>(slot.layer) * static_cast<size_t>(catalogue.num_experts()) + static_cast<size_t>(slot.expert)];
+  }
+  ExpertLayerStats& stats_of(int layer_idx) { return stats[static_cast<size_t>(layer_idx)]; }
+
+  // All below: REQUIRES the mutex, except run_reader.
+  void submit_waiting();
+  void finish_job(Job job, const Slot& slot, Status status, const ReadOutcome& outcome, uint64_t read_ns);
+  void run_reader(ExpertReader& reader);
+
+  const Checkpoint& checkpoint;
+  const ExpertCatalogue& catalogue;
+  const ExpertStoreOptions options;
+  Stream* const compute;  // null when its work has run by the time a handle is released
+  const uint64_t slot_bytes;
+  std::unique_ptr<Device> host = make_cpu_device();  // staging lives here
+  Charge table_charge, stack_charge;
+  Buffer slots;
+  std::vector<RememberedDigest> remembered;  // [layers * experts]
+
+  std::mutex mutex;
+  std::condition_variable work;      // readers: a job, or stop
+  std::condition_variable progress;  // the model's thread: a job has ended
+  std::unique_ptr<Residency> residency;
+  std::vector<ExpertLayerStats> stats;
+  Ring<Job> jobs;   // submitted, not taken by a reader
+  Ring<Job> ready;  // resident, pinned, not handed out
+  int num_reading = 0;
+  bool stop = false;
+
+  // The batch.
+  int layer = -1;  // -1: none
+  size_t num_ids = 0;
+  size_t num_handed_out = 0;
+  std::vector<int32_t> ids;
+  Ring<int32_t> waiting;  // batch indices of misses that found no slot yet
+  Status failure;         // the first of this batch
+  uint64_t batch_no = 0;
+  std::vector<uint64_t> seen_in_batch;  // by expert: the last batch that named it
+
+  std::vector<std::unique_ptr<ExpertReader>> readers;
+  std::vector<Thread> threads;  // last: joined before anything they use goes
+};
+
+void ExpertStore::Impl::submit_waiting() {
+  while (!waiting.empty()) {
+    const Residency::Reservation r = residency->reserve(layer, ids[static_cast<size_t>(waiting.front())]);
+    if (r.slot < 0) return;
+    if (r.evicted_layer >= 0) ++stats_of(r.evicted_layer).evicted;
+    jobs.push({.slot = r.slot, .batch_idx = waiting.pop()});
+    work.notify_one();
+  }
+}
+
+void ExpertStore::Impl::finish_job(Job job, const Slot& slot, Status status, const ReadOutcome& outcome, uint64_t read_ns) {
+  ExpertLayerStats& s = stats_of(slot.layer);
+  s.bytes_read += outcome.bytes;
+  s.read_ns += read_ns;
+  s.verified_sha256 += outcome.verified_sha256;
+  s.verified_xxh3 += outcome.verified_xxh3;
+  if (status.ok()) {
+    residency->loaded(job.slot);
+    ready.push(job);
+  } else {
+    residency->abandon(job.slot);
+    if (failure.ok()) failure = std::move(status);
+  }
+  --num_reading;
+  progress.notify_one();
+}
+
+void ExpertStore::Impl::run_reader(ExpertReader& reader) {
+  std::unique_lock lock(mutex);
+  for (;;) {
+    work.wait(lock, [this] { return stop || !jobs.empty(); });
+    if (stop) return;
+    const Job job = jobs.pop();
+    ++num_reading;
+    const Slot slot = residency->slot(job.slot);
+    RememberedDigest& digest = remembered_of(slot);
+    lock.unlock();
+
+    const uint64_t start = now_ns();
+    ReadOutcome outcome;
+    std::byte* const bytes = slots.bytes() + static_cast<uint64_t>(job.slot) * slot_bytes;
+    Status status = reader.read(slot.layer, slot.expert, bytes, slot.ticket, digest, outcome);
+    const uint64_t read_ns = now_ns() - start;
+
+    lock.lock();
+    finish_job(job, slot, std::move(status), outcome, read_ns);
+  }
+}
+
+ExpertStore::ExpertStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+ExpertStore::Cost ExpertStore::cost(const ExpertCatalogue& catalogue, const ExpertStoreOptions& options, bool host_visible) {
+  const auto readers = static_cast<uint64_t>(options.num_readers);
+  return {.slots_bytes = static_cast<uint64_t>(options.num_slots) * catalogue.slot_bytes(),
+          .read_buffer_bytes = host_visible ? 0 : readers * kStagingBytesPerReader,
+          .table_bytes = Impl::table_bytes(catalogue, options),
+          .stack_bytes = readers * kThreadStackBytes};
+}
+
+Result<std::unique_ptr<ExpertStore>> ExpertStore::make(Device& device, MemoryBudget& budget, const Checkpoint& checkpoint,
+                                                       const ExpertCatalogue& catalogue, ExpertStoreOptions options) {
+  PM_RETURN_IF_ERROR(check_arguments(device, checkpoint, catalogue, options));
+  const Cost cost = ExpertStore::cost(catalogue, options, device.host_visible());
+  // Charged before anything is allocated.
+  PM_ASSIGN_OR_RETURN(Charge tables, Charge::make(budget, MemoryClass::kCatalogue, cost.table_bytes));
+  PM_ASSIGN_OR_RETURN(Charge stacks, Charge::make(budget, MemoryClass::kThreadStacks, cost.stack_bytes));
+  auto impl = std::make_unique<Impl>(checkpoint, catalogue, std::move(options));
+  impl->table_charge = std::move(tables);
+  impl->stack_charge = std::move(stacks);
+  PM_ASSIGN_OR_RETURN(impl->residency, Residency::make(static_cast<int>(impl->options.num_slots), catalogue.num_layers(),
+                                                       catalogue.num_experts(), impl->options.policy, impl->options.keep_layer));
+  PM_ASSIGN_OR_RETURN(impl->slots, Buffer::make(device, budget, MemoryClass::kExpertSlots, cost.slots_bytes));
+  for (int i = 0; i < impl->options.num_readers; ++i) {
+    PM_ASSIGN_OR_RETURN(auto reader, ExpertReader::make(device, *impl->host, budget, checkpoint, catalogue, impl->compute,
+                                                        impl->options.drop_page_cache));
+    impl->readers.push_back(std::move(reader));
+  }
+  for (const auto& reader : impl->readers) {
+    impl->threads.emplace_back([i = impl.get(), r = reader.get()] { i->run_reader(*r); });
+  }
+  return std::unique_ptr<ExpertStore>(new ExpertStore(std::move(impl)));
+}
+
+ExpertStore::~ExpertStore() {
+  end();
+  uint64_t last_ticket = 0;
+  {
+    std::lock_guard lock(impl_->mutex);
+    PM_CHECK(impl_->residency->num_pinned() == 0, "an expert handle outlives its store");
+    for (int s = 0; s < impl_->residency->num_slots(); ++s) last_ticket = std::max(last_ticket, impl_->residency->slot(s).ticket);
+    impl_->stop = true;
+  }
+  impl_->work.notify_all();
+  impl_->threads.clear();
+  // Submitted work may still read the slots, which are about to be freed. When the stream cannot say so, the device is lost and
+  // so is the memory.
+  if (last_ticket != 0) static_cast<void>(impl_->compute->wait_from_any_thread(last_ticket));
+}
+
+Status ExpertStore::begin(int moe_layer_idx, std::span<const int32_t> expert_ids) {
+  end();
+  Impl& m = *impl_;
+  std::lock_guard lock(m.mutex);
+  if (moe_layer_idx < 0 || moe_layer_idx >= m.catalogue.num_layers()) {
+    return error(StatusCode::kInvalidArgument, "MoE layer {}: there are {}", moe_layer_idx, m.catalogue.num_layers());
+  }
+  ++m.batch_no;
+  for (const int32_t id : expert_ids) {
+    if (id < 0 || id >= m.catalogue.num_experts()) {
+      return error(StatusCode::kInvalidArgument, "layer {}: expert {}: there are {}", m.catalogue.layer_id(moe_layer_idx), id,
+                   m.catalogue.num_experts());
+    }
+    if (std::exchange(m.seen_in_batch[static_cast<size_t>(id)], m.batch_no) == m.batch_no) {
+      return error(StatusCode::kInvalidArgument, "layer {}: expert {} is named twice", m.catalogue.layer_id(moe_layer_idx), id);
+    }
+  }
+  m.layer = moe_layer_idx;
+  m.num_ids = expert_ids.size();
+  ExpertLayerStats& stats = m.stats_of(moe_layer_idx);
+  // All hits are pinned before the first miss may evict somebody.
+  for (size_t i = 0; i < expert_ids.size(); ++i) {
+    m.ids[i] = expert_ids[i];
+    const int slot = m.residency->find(moe_layer_idx, expert_ids[i]);
+    if (slot >= 0) {
+      m.residency->use(slot);
+      m.ready.push({.slot = slot, .batch_idx = static_cast<int32_t>(i)});
+      ++stats.hits;
+    } else {
+      m.waiting.push(static_cast<int32_t>(i));
+      ++stats.misses;
+    }
+  }
+  m.submit_waiting();
+  return ok_status();
+}
+
+Result<ExpertHandle> ExpertStore::next() {
+  Impl& m = *impl_;
+  std::unique_lock lock(m.mutex);
+  if (m.layer < 0 || m.num_handed_out == m.num_ids) return ExpertHandle();
+  if (m.ready.empty() && m.failure.ok()) {
+    m.submit_waiting();
+    if (m.jobs.empty() && m.num_reading == 0) {
+      return error(StatusCode::kInternal, "layer {}: all {} expert slots are pinned by handles that the caller holds, and {} experts wait",
+                   m.catalogue.layer_id(m.layer), m.residency->num_slots(), m.waiting.size());
+    }
+    const uint64_t start = now_ns();
+    m.progress.wait(lock, [&m] { return !m.ready.empty() || !m.failure.ok(); });
+    m.stats_of(m.layer).wait_ns += now_ns() - start;
+  }
+  if (!m.failure.ok()) return m.failure;
+  const Job job = m.ready.pop();
+  ++m.num_handed_out;
+  ExpertHandle handle;
+  handle.store_ = this;
+  handle.slot_ = job.slot;
+  handle.layer_ = m.layer;
+  handle.expert_id_ = m.ids[static_cast<size_t>(job.batch_idx)];
+  handle.batch_idx_ = job.batch_idx;
+  return handle;
+}
+
+void ExpertStore::end() {
+  Impl& m = *impl_;
+  std::unique_lock lock(m.mutex);
+  while (!m.waiting.empty()) m.waiting.pop();
+  while (!m.jobs.empty()) m.residency->abandon(m.jobs.pop().slot);
+  m.progress.wait(lock, [&m] { return m.num_reading == 0; });
+  while (!m.ready.empty()) m.residency->unpin(m.ready.pop().slot, 0);
+  m.failure = ok_status();
+  m.layer = -1;
+  m.num_ids = m.num_handed_out = 0;
+}
+
+void ExpertStore::release(int slot) {
+  Impl& m = *impl_;
+  const uint64_t ticket = m.compute != nullptr ? m.compute->record() : 0;
+  std::lock_guard lock(m.mutex);
+  m.residency->unpin(slot, ticket);
+  m.submit_waiting();
+}
+
+Tensor ExpertStore::part(int slot, int layer, int expert, ExpertPart p) const {
+  const ExpertPartInfo& info = impl_->catalogue.at(layer, expert).parts[static_cast<size_t>(p)];
+  std::byte* const bytes = impl_->slots.bytes() + static_cast<uint64_t>(slot) * impl_->slot_bytes + info.slot_offset;
+  return Tensor::matrix(bytes, info.dtype, info.rows, info.cols);
+}
+
+std::span<const ExpertLayerStats> ExpertStore::stats() const { return impl_->stats; }
+
+void ExpertStore::reset_stats() {
+  std::lock_guard lock(impl_->mutex);
+  std::fill(impl_->stats.begin(), impl_->stats.end(), ExpertLayerStats{});
+}
+
+int64_t ExpertStore::num_slots() const { return impl_->options.num_slots; }
+
+void ExpertStore::evict_all() {
+  std::lock_guard lock(impl_->mutex);
+  impl_->residency->evict_unpinned();
+}
+
+ExpertHandle& ExpertHandle::operator=(ExpertHandle&& o) noexcept {
+  if (this != &o) {
+    release();
+    store_ = std::exchange(o.store_, nullptr);
+    slot_ = o.slot_;
+    layer_ = o.layer_;
+    expert_id_ = o.expert_id_;
+    batch_idx_ = o.batch_idx_;
+  }
+  return *this;
+}
+
+void ExpertHandle::release() {
+  if (store_ != nullptr) std::exchange(store_, nullptr)->release(slot_);
+}
+
+Tensor ExpertHandle::part(ExpertPart part) const { return store_->part(slot_, layer_, expert_id_, part); }
+
+}  // namespace pointsman
