@@ -204,7 +204,8 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& given, const Pl
     ExpertStoreOptions store{.num_slots = e.plan.num_slots,
                              .num_readers = options.num_readers,
                              .policy = options.policy,
-                             .verify = e.model_digest.empty() ? VerifyMode::kFirstRead : VerifyMode::kLockRequired};
+                             .verify = e.model_digest.empty() ? VerifyMode::kFirstRead : VerifyMode::kLockRequired,
+                             .compute_stream = e.stream.get()};
     for (const Placement p : model.placement.experts) store.keep_layer.push_back(p != Placement::kOnDemand);
     PM_ASSIGN_OR_RETURN(e.store, ExpertStore::make(*e.device, e.budget, *e.checkpoint, *e.binding.experts, store));
     std::vector<int32_t> all(static_cast<size_t>(e.binding.experts->num_experts()));
