@@ -180,7 +180,8 @@ Result<SafetensorsHeader> parse_safetensors_header(std::string_view json, uint64
     e.name = key;
     PM_RETURN_IF_ERROR(read_entry(value, e, data_bytes, data_start));
   }
-  if (!document.at_end()) return error(StatusCode::kCorrupt, "safetensors header: text after the closing brace");
+  const char* rest = nullptr;
+  if (document.current_location().get(rest) == simdjson::SUCCESS) return error(StatusCode::kCorrupt, "safetensors header: text after the closing brace");
   PM_RETURN_IF_ERROR(check_unique(header.entries));
   PM_RETURN_IF_ERROR(check_layout(header.entries, data_bytes, data_start));
   return header;
