@@ -134,7 +134,7 @@ Result<MemoryPlan> make_plan(const PlanRequest& r) {
   // Weight bytes that one token reads: every matrix once, the embedding only as the head it may be tied to.
   for (const DenseBinding& b : r.binding.dense) {
     const bool is_embedding = b.matrix == &r.binding.weights->embed_tokens;
-    const bool tied = r.binding.weights->lm_head.rows == 0;
+    const bool tied = r.binding.weights->lm_head.rows == 0;  // the embedding is the head
     if (!is_embedding || tied) plan.active_weight_bytes_per_token += b.device_bytes;
   }
   if (experts != nullptr) {

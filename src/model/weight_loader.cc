@@ -95,7 +95,10 @@ Status load_dense(const Checkpoint& checkpoint, Binding& binding, const LockFile
     if (b.vector != nullptr) *b.vector = reinterpret_cast<const float*>(next);
     next += align_up(b.device_bytes, 64);
   }
-  if (binding.weights->lm_head.data == nullptr) binding.weights->lm_head = binding.weights->embed_tokens;
+  // Tied weights: one matrix under whichever name was stored.
+  ModelWeights& w = *binding.weights;
+  if (w.lm_head.data == nullptr) w.lm_head = w.embed_tokens;
+  if (w.embed_tokens.data == nullptr) w.embed_tokens = w.lm_head;
 
   DenseLoader loader(checkpoint, lock, device);
   if (!device.host_visible()) {

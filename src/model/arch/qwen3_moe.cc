@@ -24,7 +24,10 @@ void bind(const ModelConfig& c, Binder& b) {
   const int64_t q_rows = c.num_attention_heads * c.head_dim;
   const int64_t kv_rows = c.num_key_value_heads * c.head_dim;
 
-  b.matrix("model.embed_tokens.weight", c.vocab_size, c.hidden_size, w.embed_tokens, "embed_tokens");
+  // Tied weights are one matrix, stored under either name; when both are stored, the stored head is used.
+  const bool head_stored = b.has("lm_head.weight");
+  const bool only_head = c.tie_word_embeddings && head_stored && !b.has("model.embed_tokens.weight");
+  if (!only_head) b.matrix("model.embed_tokens.weight", c.vocab_size, c.hidden_size, w.embed_tokens, "embed_tokens");
   for (int i = 0; i < c.num_hidden_layers; ++i) {
     LayerWeights& l = w.layers[static_cast<size_t>(i)];
     const std::string layer = format("model.layers.{}.", i);
@@ -56,9 +59,9 @@ void bind(const ModelConfig& c, Binder& b) {
   }
   b.vector("model.norm.weight", c.hidden_size, w.final_norm, "norm");
 
-  const bool head_stored = b.has("lm_head.weight");
   if (!c.tie_word_embeddings || head_stored) {
-    if (c.tie_word_embeddings) b.note("tie_word_embeddings is true and lm_head.weight is stored: the stored head is used");
+    if (only_head) b.note("only lm_head.weight is stored: it is the embedding too");
+    if (c.tie_word_embeddings && !only_head) b.note("tie_word_embeddings is true and lm_head.weight is stored: the stored head is used");
     b.matrix("lm_head.weight", c.vocab_size, c.hidden_size, w.lm_head, "lm_head");
   }
 }
