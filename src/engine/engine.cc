@@ -146,7 +146,9 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& given, const Pl
   e.cpu = detect_cpu_features();
   PM_ASSIGN_OR_RETURN(const Isa isa, choose_isa(options.isa, e.cpu));
   e.kernels = ops::make_cpu_kernels(isa, e.cpu);
-  if (!platform.missing_ops.empty()) PM_ASSIGN_OR_RETURN(e.kernels, ops::without_ops(e.kernels, platform.missing_ops));
+  if (!platform.missing_ops.empty()) {
+    PM_ASSIGN_OR_RETURN(e.kernels, ops::without_ops(e.kernels, platform.missing_ops));
+  }
   e.fallbacks.forbidden = !options.allow_fallback;
 
   PM_ASSIGN_OR_RETURN(e.catalogue_charge, Charge::make(e.budget, MemoryClass::kCatalogue,
