@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sample/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/log.h"
+#include "base/philox.h"
+
+namespace pointsman {
+namespace {
+
+// Higher score first, then lower id: a total order, so that nothing depends on the sort.
+bool better(const Candidate& a, const Candidate& b) { return a.score != b.score ? a.score > b.score : a.id < b.id; }
+
+// softmax of the scores into probability. REQUIRES: sorted best first, not empty.
+void normalize(std::vector<Candidate>& c) {
+  double sum = 0;
+  for (Candidate& x : c) {
+    x.probability = std::exp(double{x.score} - double{c.front().score});
+    sum += x.probability;
+  }
+  for (Candidate& x : c) x.probability /= sum;
+}
+
+}  // namespace
+
+SamplerOptions SamplerOptions::from(const GenerationDefaults& d) {
+  return {.do_sample = d.do_sample, .temperature = d.temperature, .top_k = d.top_k, .top_p = d.top_p, .min_p = d.min_p,
+          .repetition_penalty = d.repetition_penalty};
+}
+
+Result<Sampler> Sampler::make(const SamplerOptions& o, int64_t vocab_size, int64_t num_token_ids) {
+  const auto range = [](const char* name, double v, double low, double high) {
+    if (v >= low && v <= high) return ok_status();
+    return error(StatusCode::kInvalidArgument, "{} {} is out of range, expected {} to {}", name, v, low, high);
+  };
+  PM_RETURN_IF_ERROR(range("temperature", o.temperature, 0, 1000));
+  PM_RETURN_IF_ERROR(range("top_k", static_cast<double>(o.top_k), 0, 1e9));
+  PM_RETURN_IF_ERROR(range("top_p", o.top_p, 0, 1));
+  PM_RETURN_IF_ERROR(range("min_p", o.min_p, 0, 1));
+  PM_RETURN_IF_ERROR(range("repetition_penalty", o.repetition_penalty, 1e-3, 1000));
+  return Sampler(o, vocab_size, std::min(num_token_ids, vocab_size));
+}
+
+Sampler::Sampler(const SamplerOptions& o, int64_t vocab_size, int64_t num_token_ids) : options_(o), num_token_ids_(num_token_ids) {
+  candidates_.reserve(static_cast<size_t>(vocab_size));
+  seen_.assign(static_cast<size_t>(vocab_size), false);
+}
+
+void Sampler::observe(int32_t token) {
+  if (token >= 0 && static_cast<size_t>(token) < seen_.size()) seen_[static_cast<size_t>(token)] = true;
+}
+
+Status Sampler::collect(std::span<const float> logits) {
+  candidates_.clear();
+  const size_t n = std::min(logits.size(), static_cast<size_t>(num_token_ids_));
+  uint64_t bad = 0;
+  for (size_t i = 0; i < n; ++i) {
+    float score = logits[i];
+    if (!std::isfinite(score)) {
+      // -infinity is how a mask says no; NaN and +infinity are a fault upstream.
+      bad += !(score < 0);
+      continue;
+    }
+    if (seen_[i] && options_.repetition_penalty != 1.0) {
+      const float p = static_cast<float>(options_.repetition_penalty);
+      score = score < 0 ? score * p : score / p;
+    }
+    candidates_.push_back({static_cast<int32_t>(i), score, 0});
+  }
+  if (bad > 0) {
+    if (nonfinite_ == 0) log_warning("{} of {} logits are NaN or +infinity; they are never chosen", bad, n);
+    nonfinite_ += bad;
+  }
+  if (candidates_.empty()) {
+    return error(StatusCode::kCorrupt, "none of {} logits is finite: no token can be chosen; the weights or the numerics are broken", n);
+  }
+  return ok_status();
+}
+
+Result<std::span<const Candidate>> Sampler::candidates(std::span<const float> logits) {
+  PM_RETURN_IF_ERROR(collect(logits));
+  if (!options_.do_sample || options_.temperature == 0) {
+    const auto best = std::min_element(candidates_.begin(), candidates_.end(), better);
+    candidates_.front() = *best;
+    candidates_.resize(1);
+    candidates_.front().probability = 1;
+    return std::span<const Candidate>(candidates_);
+  }
+  if (options_.temperature != 1) {
+    for (Candidate& c : candidates_) c.score /= static_cast<float>(options_.temperature);
+  }
+  const size_t k = static_cast<size_t>(options_.top_k);
+  if (k > 0 && k < candidates_.size()) {
+    std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<ptrdiff_t>(k) - 1, candidates_.end(), better);
+    const float cut = candidates_[k - 1].score;
+    std::erase_if(candidates_, [cut](const Candidate& c) { return c.score < cut; });
+  }
+  std::sort(candidates_.begin(), candidates_.end(), better);
+  normalize(candidates_);
+  if (options_.top_p < 1) {
+    // From the worst upwards: dropped while the mass so far is at most 1 - top_p; the best always stays.
+    double mass = 0;
+    while (candidates_.size() > 1 && mass + candidates_.back().probability <= 1 - options_.top_p) {
+      mass += candidates_.back().probability;
+      candidates_.pop_back();
+    }
+    normalize(candidates_);
+  }
+  if (options_.min_p > 0) {
+    const double floor = options_.min_p * candidates_.front().probability;
+    while (candidates_.size() > 1 && candidates_.back().probability < floor) candidates_.pop_back();
+    normalize(candidates_);
+  }
+  return std::span<const Candidate>(candidates_);
+}
+
+Result<int32_t> Sampler::sample(std::span<const float> logits, uint64_t position) {
+  PM_ASSIGN_OR_RETURN(const std::span<const Candidate> c, candidates(logits));
+  if (c.size() == 1) return c.front().id;
+  double u = uniform_open(random_u32(options_.seed, RandomPurpose::kSampling, 0, 0, position, 0));
+  for (const Candidate& x : c) {
+    u -= x.probability;
+    if (u < 0) return x.id;
+  }
+  return c.back().id;  // rounding left a remainder
+}
+
+}  // namespace pointsman
