@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The program: a table of subcommands. stdout carries the result, stderr everything else.
+#include <malloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "cli/args.h"
+#include "cli/command.h"
+#include "cli/engine_flags.h"
+
+extern char** environ;
+
+namespace pointsman::cli {
+namespace {
+
+struct Command {
+  const char* name;
+  int (*run)(int argc, char** argv);
+  const char* summary;
+};
+// Sorted.
+constexpr Command kCommands[] = {
+    {"bench", run_bench, "measure: decode, ops, io, against the limits of this machine"},
+    {"chat", run_chat, "talk to a model with its chat template"},
+    {"compare", run_compare, "compare two traces tensor by tensor"},
+    {"inspect", run_inspect, "what a checkpoint holds, and where every config value comes from"},
+    {"lock", run_lock, "write pointsman.lock.json, or check a model against it"},
+    {"plan", run_plan, "what a model needs in memory, before a weight is read"},
+    {"run", run_run, "generate text from a prompt"},
+    {"trace", run_trace, "write intermediate tensors of a forward pass"},
+    {"version", run_version, "version, compiler, instruction set"},
+};
+
+void print_usage(std::FILE* out) {
+  std::fprintf(out, "Pointsman runs Mixture-of-Experts models from Hugging Face checkpoints under a memory budget that is kept.\n\n");
+  std::fprintf(out, "usage: pointsman COMMAND [options]\n\n");
+  for (const Command& c : kCommands) std::fprintf(out, "  %-9s %s\n", c.name, c.summary);
+  std::fprintf(out, "\n'pointsman COMMAND --help' has options and examples.\n");
+}
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+int unknown_command(std::string_view name) {
+  const auto nearest = std::min_element(std::begin(kCommands), std::end(kCommands), [&](const Command& a, const Command& b) {
+    return edit_distance(name, a.name) < edit_distance(name, b.name);
+  });
+  std::fprintf(stderr, "pointsman: there is no command '%.*s'", static_cast<int>(std::min<size_t>(name.size(), 60)), name.data());
+  if (edit_distance(name, nearest->name) <= 2) std::fprintf(stderr, "; did you mean '%s'?", nearest->name);
+  std::fprintf(stderr, "\nRun 'pointsman --help' for the list.\n");
+  return kExitUsage;
+}
+
+Status set_up_log(const std::string& level_name) {
+  LogLevel least = LogLevel::kWarning;
+  if (level_name == "debug") least = LogLevel::kDebug;
+  else if (level_name == "info") least = LogLevel::kInfo;
+  else if (level_name == "error") least = LogLevel::kError;
+  else if (!level_name.empty() && level_name != "warning") {
+    return error(StatusCode::kInvalidArgument, "POINTSMAN_LOG_LEVEL={}: expected debug, info, warning or error", level_name);
+  }
+  set_log_sink([least](LogLevel level, std::string_view line) {
+    if (level < least) return;
+    const char* tag = level == LogLevel::kWarning ? "warning: " : level == LogLevel::kError ? "error: " : "";
+    std::fprintf(stderr, "pointsman: %s%.*s\n", tag, static_cast<int>(line.size()), line.data());
+  });
+  return ok_status();
+}
+
+int dispatch(int argc, char** argv) {
+  // Freed memory must go back to the system at once, or peak RSS would not be what the ledger says: one arena, no growing threshold.
+  mallopt(M_ARENA_MAX, 1);
+  mallopt(M_MMAP_THRESHOLD, 128 * 1024);
+  mallopt(M_TRIM_THRESHOLD, 128 * 1024);
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is a failed write
+
+  Result<Environment> env = read_environment(environ);
+  if (!env.ok()) {
+    std::fprintf(stderr, "pointsman: %s\n", env.status().to_string().c_str());
+    return kExitUsage;
+  }
+  if (Status s = set_up_log(env->log_level); !s.ok()) {
+    std::fprintf(stderr, "pointsman: %s\n", s.to_string().c_str());
+    return kExitUsage;
+  }
+  if (argc < 2) {
+    print_usage(stderr);
+    return kExitUsage;
+  }
+  const std::string_view name = argv[1];
+  if (name == "--help" || name == "-h" || name == "help") {
+    print_usage(stdout);
+    return kExitOk;
+  }
+  if (name == "--version") return run_version(argc - 1, argv + 1);
+  for (const Command& c : kCommands) {
+    if (name == c.name) return c.run(argc - 1, argv + 1);
+  }
+  return unknown_command(name);
+}
+
+}  // namespace
+
+int report(std::string_view command, const Status& status, bool running) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "pointsman %.*s: %s\n", static_cast<int>(command.size()), command.data(), status.to_string().c_str());
+  switch (status.code()) {
+    case StatusCode::kCorrupt:
+    case StatusCode::kUnsupported:
+    case StatusCode::kNotFound:
+    case StatusCode::kBudgetExceeded: return running ? kExitRuntime : kExitRefused;
+    case StatusCode::kInvalidArgument: return running ? kExitRuntime : kExitUsage;
+    default: return kExitRuntime;
+  }
+}
+
+}  // namespace pointsman::cli
+
+int main(int argc, char** argv) { return pointsman::cli::dispatch(argc, argv); }
