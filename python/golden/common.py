@@ -194,4 +194,5 @@ def quiet():
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ["RUST_BACKTRACE"] = "0"
     os.environ.setdefault("OMP_NUM_THREADS", "1")

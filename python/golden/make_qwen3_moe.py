@@ -10,6 +10,7 @@ import copy
 import json
 import math
 import pathlib
+import re
 import shutil
 import tempfile
 
@@ -580,6 +581,33 @@ def write_spellings(root, case):
     common.write_json(folder / "configs" / "index.json", index)
 
 
+CHAT_TEMPLATE = (
+    "{%- for message in messages %}{{- '<|start|>' + message.role + '\\n' + message.content + '<|end|>' + '\\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|start|>assistant\\n' }}{%- endif %}")
+
+
+def write_tokenizer(folder, config):
+    """A byte-level tokenizer that fills the vocabulary of the base model exactly, so that text can be run through it."""
+    import sample_text
+    import small_bpe
+
+    specials = ["<|pad|>", "<|start|>", "<|end|>", "<|unused|>"]
+    words = [small_bpe.to_byte_level(w) for line in sample_text.kjv()[:20000].splitlines() for w in re.findall(" ?[^ ]+", line)]
+    merges = config["vocab_size"] - len(specials) - 256
+    vocab, rules = small_bpe.train(words, small_bpe.byte_alphabet().values(), merges)
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True}
+    document = small_bpe.tokenizer_json(specials + vocab, rules, added_tokens=[small_bpe.added(i, t) for i, t in enumerate(specials)],
+                                        pre_tokenizer=byte_level, post_processor=byte_level, decoder=byte_level)
+    assert len(document["model"]["vocab"]) == config["vocab_size"]
+    common.write_json(folder / "tokenizer.json", document)
+    common.write_json(folder / "tokenizer_config.json", {
+        "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|start|>", "eos_token": "<|end|>", "pad_token": "<|pad|>",
+        "add_bos_token": False, "clean_up_tokenization_spaces": False, "model_max_length": 256, "chat_template": CHAT_TEMPLATE})
+    common.write_json(folder / "generation_config.json", {
+        "bos_token_id": 1, "eos_token_id": [2], "pad_token_id": 0, "do_sample": True, "temperature": 0.7, "top_k": 20, "top_p": 0.9,
+        "transformers_version": "4.51.0"})
+
+
 def write_case(root, case, seed):
     folder = root / case.folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -626,6 +654,7 @@ def make(root, only):
         seeds[seed_key] = seed
         if case.folder == "qwen3_moe_base":
             write_spellings(root, case)
+            write_tokenizer(root / case.folder, case.config)
         facts[case.folder] = info
         folders.append(case.folder)
         print(case.folder, json.dumps(info), flush=True)
