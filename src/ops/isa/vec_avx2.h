@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sixteen fp32 lanes as two AVX2 registers: see vec_avx512.h.
+#pragma once
+
+#include <immintrin.h>
+
+#include "tensor/dtype.h"
+
+namespace pointsman::ops {
+namespace {
+
+struct Vec {
+  __m256 lo, hi;
+};
+
+inline Vec vzero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+inline Vec vset(float f) { return {_mm256_set1_ps(f), _mm256_set1_ps(f)}; }
+inline Vec vload(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline Vec vload_n(const float* p, int64_t n) {
+  alignas(32) float t[16] = {};
+  __builtin_memcpy(t, p, static_cast<size_t>(n < 16 ? n : 16) * sizeof(float));
+  return vload(t);
+}
+inline void vstore(float* p, Vec a) { _mm256_storeu_ps(p, a.lo), _mm256_storeu_ps(p + 8, a.hi); }
+inline void vstore_n(float* p, Vec a, int64_t n) {
+  alignas(32) float t[16];
+  vstore(t, a);
+  __builtin_memcpy(p, t, static_cast<size_t>(n < 16 ? n : 16) * sizeof(float));
+}
+
+inline __m256 widen(__m128i h) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)); }
+inline Vec vload(const bf16* p) {
+  const __m128i* q = reinterpret_cast<const __m128i*>(p);
+  return {widen(_mm_loadu_si128(q)), widen(_mm_loadu_si128(q + 1))};
+}
+inline Vec vload(const f16* p) {
+  const __m128i* q = reinterpret_cast<const __m128i*>(p);
+  return {_mm256_cvtph_ps(_mm_loadu_si128(q)), _mm256_cvtph_ps(_mm_loadu_si128(q + 1))};
+}
+template <class Half>
+inline Vec vload_n(const Half* p, int64_t n) {
+  alignas(32) Half t[16] = {};
+  __builtin_memcpy(t, p, static_cast<size_t>(n < 16 ? n : 16) * sizeof(Half));
+  return vload(t);
+}
+inline __m256i narrow(__m256 a) {
+  const __m256i u = _mm256_castps_si256(a);
+  const __m256i lsb = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  const __m256i r = _mm256_srli_epi32(_mm256_add_epi32(u, _mm256_add_epi32(lsb, _mm256_set1_epi32(0x7fff))), 16);
+  const __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(0x40));
+  return _mm256_castps_si256(_mm256_blendv_ps(_mm256_castsi256_ps(r), _mm256_castsi256_ps(quiet), _mm256_cmp_ps(a, a, _CMP_UNORD_Q)));
+}
+inline void vstore(bf16* p, Vec a) {
+  const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(narrow(a.lo), narrow(a.hi)), 0xd8);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), packed);
+}
+inline void vstore_n(bf16* p, Vec a, int64_t n) {
+  alignas(32) bf16 t[16];
+  vstore(t, a);
+  __builtin_memcpy(p, t, static_cast<size_t>(n < 16 ? n : 16) * sizeof(bf16));
+}
+
+inline Vec vfma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)}; }
+inline Vec vadd(Vec a, Vec b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
+inline Vec vsub(Vec a, Vec b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
+inline Vec vmul(Vec a, Vec b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
+inline Vec vdiv(Vec a, Vec b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+inline Vec vmax(Vec a, Vec b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+inline Vec vmin(Vec a, Vec b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+
+inline Vec vpow2(Vec n) {
+  const auto pow2 = [](__m256 x) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(x), _mm256_set1_epi32(127)), 23));
+  };
+  return {pow2(n.lo), pow2(n.hi)};
+}
+inline Vec vround(Vec a) {
+  constexpr int kMode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  return {_mm256_round_ps(a.lo, kMode), _mm256_round_ps(a.hi, kMode)};
+}
+inline Vec vselect_nan(Vec x, Vec a, Vec b) {
+  return {_mm256_blendv_ps(b.lo, a.lo, _mm256_cmp_ps(x.lo, x.lo, _CMP_UNORD_Q)), _mm256_blendv_ps(b.hi, a.hi, _mm256_cmp_ps(x.hi, x.hi, _CMP_UNORD_Q))};
+}
+inline Vec vselect_less(Vec x, Vec y, Vec a, Vec b) {
+  return {_mm256_blendv_ps(b.lo, a.lo, _mm256_cmp_ps(x.lo, y.lo, _CMP_LT_OQ)), _mm256_blendv_ps(b.hi, a.hi, _mm256_cmp_ps(x.hi, y.hi, _CMP_LT_OQ))};
+}
+
+inline float vsum(Vec a) {
+  const __m256 h = _mm256_add_ps(a.lo, a.hi);
+  const __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  const __m128 d = _mm_add_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_add_ss(d, _mm_movehdup_ps(d)));
+}
+inline void vsum4(Vec a, Vec b, Vec c, Vec d, float* out) { out[0] = vsum(a), out[1] = vsum(b), out[2] = vsum(c), out[3] = vsum(d); }
+inline float vhighest(Vec a) {
+  const __m256 h = _mm256_max_ps(a.lo, a.hi);
+  const __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  const __m128 d = _mm_max_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_max_ss(d, _mm_movehdup_ps(d)));
+}
+
+struct Pairs {
+  __m256i lo, hi;  // elements 0-15 and 16-31: lanes 0-7 and 8-15
+};
+inline Pairs pload(const bf16* p) {
+  const __m256i* q = reinterpret_cast<const __m256i*>(p);
+  return {_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};
+}
+inline Pairs pload_n(const bf16* p, int64_t n) {
+  alignas(32) bf16 t[32] = {};
+  __builtin_memcpy(t, p, static_cast<size_t>(n < 32 ? n : 32) * sizeof(bf16));
+  return pload(t);
+}
+inline __m256 pdot_half(__m256 acc, __m256i a, __m256i b) {
+  const __m256i high = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+  const auto odd = [&](__m256i x) { return _mm256_castsi256_ps(_mm256_and_si256(x, high)); };
+  const auto even = [](__m256i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); };
+  const __m256 t = _mm256_fmadd_ps(odd(a), odd(b), acc);
+  return _mm256_fmadd_ps(even(a), even(b), t);
+}
+inline Vec pdot(Vec acc, Pairs a, Pairs b) { return {pdot_half(acc.lo, a.lo, b.lo), pdot_half(acc.hi, a.hi, b.hi)}; }
+
+// vdpbf16ps flushes denormals whatever MXCSR says; the emulation asks for it.
+struct FlushDenormals {
+  unsigned int saved = _mm_getcsr();
+  FlushDenormals() { _mm_setcsr(saved | 0x8040); }
+  ~FlushDenormals() { _mm_setcsr(saved); }
+};
+
+}  // namespace
+}  // namespace pointsman::ops
