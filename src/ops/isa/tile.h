@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The dot-product tile under every matmul, attention score and expert: MR rows of x against NR rows of W, each pair one sum in the
+// order of ops/context.h. W stays row-major as in the checkpoint: both operands are read along K, so nothing is repacked, and a row's
+// result cannot depend on the rows beside it. Include a vec_*.h first.
+#pragma once
+
+#include "tensor/tensor.h"
+
+namespace pointsman::ops {
+namespace {
+
+// How x and W elements meet: fp32 lanes, or bf16 pairs.
+template <class W>
+struct F32Dot {
+  using X = float;
+  using Weight = W;
+  static constexpr int64_t kStep = 16;
+  static Vec load_x(const float* p) { return vload(p); }
+  static Vec load_x_n(const float* p, int64_t n) { return vload_n(p, n); }
+  static Vec load_w(const W* p) { return vload(p); }
+  static Vec load_w_n(const W* p, int64_t n) { return vload_n(p, n); }
+  static Vec step(Vec acc, const Vec& x, const Vec& w) { return vfma(x, w, acc); }
+};
+struct Bf16Dot {
+  using X = bf16;
+  using Weight = bf16;
+  static constexpr int64_t kStep = 32;
+  static Pairs load_x(const bf16* p) { return pload(p); }
+  static Pairs load_x_n(const bf16* p, int64_t n) { return pload_n(p, n); }
+  static Pairs load_w(const bf16* p) { return pload(p); }
+  static Pairs load_w_n(const bf16* p, int64_t n) { return pload_n(p, n); }
+  static Vec step(Vec acc, const Pairs& x, const Pairs& w) { return pdot(acc, x, w); }
+};
+
+// out[m * ldo + n] = x[m] . w[n] for m < MR, n < NR. `w` rows are `w_stride` elements apart.
+template <class Dot, int MR, int NR>
+[[gnu::always_inline]] inline void dot_tile(const typename Dot::X* const* x, const typename Dot::Weight* w, int64_t w_stride, int64_t k, float* out,
+                                            int64_t ldo) {
+  Vec acc[MR][NR];
+  for (int m = 0; m < MR; ++m) {
+    for (int n = 0; n < NR; ++n) acc[m][n] = vzero();
+  }
+  int64_t i = 0;
+  for (; i + Dot::kStep <= k; i += Dot::kStep) {
+    decltype(Dot::load_w(w)) wv[NR];
+    for (int n = 0; n < NR; ++n) wv[n] = Dot::load_w(w + n * w_stride + i);
+    for (int m = 0; m < MR; ++m) {
+      const auto xv = Dot::load_x(x[m] + i);
+      for (int n = 0; n < NR; ++n) acc[m][n] = Dot::step(acc[m][n], xv, wv[n]);
+    }
+  }
+  if (i < k) {
+    decltype(Dot::load_w(w)) wv[NR];
+    for (int n = 0; n < NR; ++n) wv[n] = Dot::load_w_n(w + n * w_stride + i, k - i);
+    for (int m = 0; m < MR; ++m) {
+      const auto xv = Dot::load_x_n(x[m] + i, k - i);
+      for (int n = 0; n < NR; ++n) acc[m][n] = Dot::step(acc[m][n], xv, wv[n]);
+    }
+  }
+  for (int m = 0; m < MR; ++m) {
+    if constexpr (NR % 4 == 0) {
+      for (int n = 0; n < NR; n += 4) vsum4(acc[m][n], acc[m][n + 1], acc[m][n + 2], acc[m][n + 3], out + m * ldo + n);
+    } else {
+      for (int n = 0; n < NR; ++n) out[m * ldo + n] = vsum(acc[m][n]);
+    }
+  }
+}
+
+// Rows of x per tile: 6 x 4 sums, 4 rows of W and one of x fill 29 of 32 registers on AVX-512.
+inline constexpr int kTileRows = 6;
+
+// The same for any m <= kTileRows and any n: the widest tiles first.
+template <class Dot, int MR>
+inline void dot_columns(const typename Dot::X* const* x, const typename Dot::Weight* w, int64_t w_stride, int64_t n, int64_t k, float* out, int64_t ldo) {
+  int64_t j = 0;
+  // One or two rows need more columns at once: a sum is a chain of dependent adds, and eight chains hide its latency.
+  if constexpr (MR <= 2) {
+    for (; j + 8 <= n; j += 8) dot_tile<Dot, MR, 8>(x, w + j * w_stride, w_stride, k, out + j, ldo);
+  }
+  for (; j + 4 <= n; j += 4) dot_tile<Dot, MR, 4>(x, w + j * w_stride, w_stride, k, out + j, ldo);
+  for (; j < n; ++j) dot_tile<Dot, MR, 1>(x, w + j * w_stride, w_stride, k, out + j, ldo);
+}
+
+template <class Dot>
+void dot_rows(const typename Dot::X* const* x, int m, const typename Dot::Weight* w, int64_t w_stride, int64_t n, int64_t k, float* out, int64_t ldo) {
+  switch (m) {
+    case 1: return dot_columns<Dot, 1>(x, w, w_stride, n, k, out, ldo);
+    case 2: return dot_columns<Dot, 2>(x, w, w_stride, n, k, out, ldo);
+    case 3: return dot_columns<Dot, 3>(x, w, w_stride, n, k, out, ldo);
+    case 4: return dot_columns<Dot, 4>(x, w, w_stride, n, k, out, ldo);
+    case 5: return dot_columns<Dot, 5>(x, w, w_stride, n, k, out, ldo);
+    case 6: return dot_columns<Dot, 6>(x, w, w_stride, n, k, out, ldo);
+  }
+}
+
+}  // namespace
+}  // namespace pointsman::ops

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sixteen fp32 lanes in plain C++: the reference that the wider versions equal bit for bit. See vec_avx512.h.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
+#include "tensor/dtype.h"
+
+namespace pointsman::ops {
+namespace {
+
+struct Vec {
+  float f[16];
+};
+
+template <class F>
+inline Vec each(F&& lane) {
+  Vec r;
+  for (int i = 0; i < 16; ++i) r.f[i] = lane(i);
+  return r;
+}
+inline float as_float(float v) { return v; }
+inline float as_float(bf16 v) { return to_float(v); }
+inline float as_float(f16 v) { return to_float(v); }
+
+inline Vec vzero() { return {}; }
+inline Vec vset(float f) { return each([&](int) { return f; }); }
+template <class T>
+inline Vec vload(const T* p) {
+  return each([&](int i) { return as_float(p[i]); });
+}
+template <class T>
+inline Vec vload_n(const T* p, int64_t n) {
+  return each([&](int i) { return i < n ? as_float(p[i]) : 0.0f; });
+}
+inline void vstore_n(float* p, const Vec& a, int64_t n) {
+  for (int i = 0; i < 16 && i < n; ++i) p[i] = a.f[i];
+}
+inline void vstore_n(bf16* p, const Vec& a, int64_t n) {
+  for (int i = 0; i < 16 && i < n; ++i) p[i] = to_bf16(a.f[i]);
+}
+template <class T>
+inline void vstore(T* p, const Vec& a) {
+  vstore_n(p, a, 16);
+}
+
+inline Vec vfma(const Vec& a, const Vec& b, const Vec& c) {
+  return each([&](int i) { return std::fma(a.f[i], b.f[i], c.f[i]); });
+}
+inline Vec vadd(const Vec& a, const Vec& b) { return each([&](int i) { return a.f[i] + b.f[i]; }); }
+inline Vec vsub(const Vec& a, const Vec& b) { return each([&](int i) { return a.f[i] - b.f[i]; }); }
+inline Vec vmul(const Vec& a, const Vec& b) { return each([&](int i) { return a.f[i] * b.f[i]; }); }
+inline Vec vdiv(const Vec& a, const Vec& b) { return each([&](int i) { return a.f[i] / b.f[i]; }); }
+// The second operand when either is NaN, as the x86 instructions do.
+inline Vec vmax(const Vec& a, const Vec& b) { return each([&](int i) { return a.f[i] > b.f[i] ? a.f[i] : b.f[i]; }); }
+inline Vec vmin(const Vec& a, const Vec& b) { return each([&](int i) { return a.f[i] < b.f[i] ? a.f[i] : b.f[i]; }); }
+
+inline Vec vpow2(const Vec& n) {
+  return each([&](int i) { return std::bit_cast<float>(static_cast<uint32_t>(static_cast<int32_t>(n.f[i]) + 127) << 23); });
+}
+inline Vec vround(const Vec& a) { return each([&](int i) { return std::nearbyint(a.f[i]); }); }
+inline Vec vselect_nan(const Vec& x, const Vec& a, const Vec& b) { return each([&](int i) { return x.f[i] != x.f[i] ? a.f[i] : b.f[i]; }); }
+inline Vec vselect_less(const Vec& x, const Vec& y, const Vec& a, const Vec& b) {
+  return each([&](int i) { return x.f[i] < y.f[i] ? a.f[i] : b.f[i]; });
+}
+
+template <class F>
+inline float tree(const Vec& a, F&& join) {
+  float t[16];
+  for (int i = 0; i < 16; ++i) t[i] = a.f[i];
+  for (int width = 8; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) t[i] = join(t[i], t[i + width]);
+  }
+  return t[0];
+}
+inline float vsum(const Vec& a) { return tree(a, [](float x, float y) { return x + y; }); }
+inline void vsum4(const Vec& a, const Vec& b, const Vec& c, const Vec& d, float* out) { out[0] = vsum(a), out[1] = vsum(b), out[2] = vsum(c), out[3] = vsum(d); }
+inline float vhighest(const Vec& a) { return tree(a, [](float x, float y) { return x > y ? x : y; }); }
+
+struct Pairs {
+  float even[16], odd[16];
+};
+inline Pairs pload_n(const bf16* p, int64_t n) {
+  Pairs r{};
+  for (int i = 0; i < 16; ++i) {
+    if (2 * i < n) r.even[i] = to_float(p[2 * i]);
+    if (2 * i + 1 < n) r.odd[i] = to_float(p[2 * i + 1]);
+  }
+  return r;
+}
+inline Pairs pload(const bf16* p) { return pload_n(p, 32); }
+inline Vec pdot(const Vec& acc, const Pairs& a, const Pairs& b) {
+  return each([&](int i) { return std::fma(a.even[i], b.even[i], std::fma(a.odd[i], b.odd[i], acc.f[i])); });
+}
+
+// The bf16 dot product flushes denormals, as vdpbf16ps does.
+struct FlushDenormals {
+#if defined(__SSE__)
+  unsigned int saved = _mm_getcsr();
+  FlushDenormals() { _mm_setcsr(saved | 0x8040); }
+  ~FlushDenormals() { _mm_setcsr(saved); }
+#endif
+};
+
+}  // namespace
+}  // namespace pointsman::ops
