@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/attention/attention.h"
+
+#include "ops/dispatch.h"
+
+namespace pointsman::ops {
+namespace {
+
+// What both ops ask of heads, cache and positions.
+template <class Args>
+Status check(const char* op, const Args& a) {
+  if (a.heads < 1 || a.kv_heads < 1 || a.heads % a.kv_heads != 0 || a.head_dim < 1 || a.head_dim > kMaxHeadDim) {
+    return error(StatusCode::kInvalidArgument, "{}: {} heads on {} kv heads of dimension {} (at most {})", op, a.heads, a.kv_heads, a.head_dim, kMaxHeadDim);
+  }
+  if (a.q.dtype != DType::kF32 || a.q.cols != int64_t{a.heads} * a.head_dim) {
+    return error(StatusCode::kInvalidArgument, "{}: q [{}, {}] {}, expected {} columns of F32", op, a.q.rows, a.q.cols, dtype_name(a.q.dtype),
+                 int64_t{a.heads} * a.head_dim);
+  }
+  if (a.first_position < 0 || a.q.rows > a.capacity - a.first_position) {
+    return error(StatusCode::kInvalidArgument, "{}: positions {} to {} in a cache of {}", op, a.first_position, a.first_position + a.q.rows - 1, a.capacity);
+  }
+  if (a.cache_dtype != DType::kF32 && a.cache_dtype != DType::kBF16) {
+    return error(StatusCode::kInvalidArgument, "{}: cache of {}, expected F32 or BF16", op, dtype_name(a.cache_dtype));
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+Status qkv_prepare(OpContext& ctx, const QkvPrepareArgs& a) {
+  PM_RETURN_IF_ERROR(check("qkv_prepare", a));
+  const int64_t kv_cols = int64_t{a.kv_heads} * a.head_dim;
+  if (a.k.rows != a.q.rows || a.v.rows != a.q.rows || a.k.cols != kv_cols || a.v.cols != kv_cols || a.rotary_dim < 0 || a.rotary_dim > a.head_dim ||
+      a.rotary_dim % 2 != 0) {
+    return error(StatusCode::kInvalidArgument, "qkv_prepare: q [{}, {}], k [{}, {}], v [{}, {}], rotary_dim {} do not fit", a.q.rows, a.q.cols, a.k.rows,
+                 a.k.cols, a.v.rows, a.v.cols, a.rotary_dim);
+  }
+  if (a.q.rows == 0) return ok_status();
+  return a.cache_dtype == DType::kBF16 ? PM_DISPATCH(ctx, qkv_prepare_bf16, a) : PM_DISPATCH(ctx, qkv_prepare_f32, a);
+}
+
+Status attention(OpContext& ctx, const AttentionArgs& a) {
+  PM_RETURN_IF_ERROR(check("attention", a));
+  if (a.out.rows != a.q.rows || a.out.cols != a.q.cols || (a.out.dtype != DType::kF32 && a.out.dtype != DType::kBF16) || a.window < 0) {
+    return error(StatusCode::kInvalidArgument, "attention: q [{}, {}], out [{}, {}] {}, window {} do not fit", a.q.rows, a.q.cols, a.out.rows, a.out.cols,
+                 dtype_name(a.out.dtype), a.window);
+  }
+  if (a.q.rows == 0) return ok_status();
+  return a.cache_dtype == DType::kBF16 ? PM_DISPATCH(ctx, attention_bf16, a) : PM_DISPATCH(ctx, attention_f32, a);
+}
+
+}  // namespace pointsman::ops

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/isa/vec_avx2.h"
+#include "ops/isa/kernels_isa.h"
+
+namespace pointsman::ops {
+
+void add_avx2_kernels(KernelTable& table) { fill_table(table); }
+
+}  // namespace pointsman::ops

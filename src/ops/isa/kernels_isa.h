@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// All kernels of one instruction set, from one source. Included by kernels_<isa>.cc after its vec_*.h; everything is in an anonymous
+// namespace and no inline function of the standard library is used, so that the linker can mix nothing up.
+#pragma once
+
+#include "ops/isa/math.h"
+#include "ops/isa/tile.h"
+#include "ops/matmul/matmul_isa.h"
+#include "ops/activation/swiglu_isa.h"
+#include "ops/norm/rms_norm_isa.h"
+#include "ops/attention/attention_isa.h"
+#include "ops/embedding/embedding_isa.h"
+#include "ops/moe/combine_isa.h"
+#include "ops/kernels.h"
+
+namespace pointsman::ops {
+namespace {
+
+// Everything but the router, which is one source for all (moe/route.cc).
+inline void fill_table(KernelTable& t) {
+  t.attention_bf16 = attention_kernel<Bf16Dot, bf16>;
+  t.attention_f32 = attention_kernel<F32Dot<float>, float>;
+  t.combine_f32 = combine_kernel;
+  t.embedding = embedding_kernel;
+  t.matmul_bf16_bf16 = matmul_kernel<Bf16Dot>;
+  t.matmul_f32_bf16 = matmul_kernel<F32Dot<bf16>>;
+  t.matmul_f32_f16 = matmul_kernel<F32Dot<f16>>;
+  t.matmul_f32_f32 = matmul_kernel<F32Dot<float>>;
+  t.qkv_prepare_bf16 = qkv_prepare_kernel<bf16>;
+  t.qkv_prepare_f32 = qkv_prepare_kernel<float>;
+  t.rms_norm = rms_norm_kernel;
+  t.swiglu_ffn_bf16_bf16 = swiglu_kernel<Bf16Dot>;
+  t.swiglu_ffn_f32_bf16 = swiglu_kernel<F32Dot<bf16>>;
+  t.swiglu_ffn_f32_f16 = swiglu_kernel<F32Dot<f16>>;
+  t.swiglu_ffn_f32_f32 = swiglu_kernel<F32Dot<float>>;
+}
+
+}  // namespace
+}  // namespace pointsman::ops

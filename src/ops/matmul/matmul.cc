@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/matmul/matmul.h"
+
+#include "ops/dispatch.h"
+
+namespace pointsman::ops {
+
+Status matmul(OpContext& ctx, const MatmulArgs& a) {
+  if (a.x.cols != a.w.cols || a.y.cols != a.w.rows || (a.x_rows == nullptr && a.x.rows < a.y.rows)) {
+    return error(StatusCode::kInvalidArgument, "matmul: x [{}, {}], W [{}, {}], y [{}, {}] do not fit", a.x.rows, a.x.cols, a.w.rows, a.w.cols, a.y.rows,
+                 a.y.cols);
+  }
+  if (a.y.dtype != DType::kF32) return error(StatusCode::kInvalidArgument, "matmul: y is {}, expected F32", dtype_name(a.y.dtype));
+  if (a.y.rows == 0) return ok_status();
+  if (a.x.dtype == DType::kBF16 && a.w.dtype == DType::kBF16) return PM_DISPATCH(ctx, matmul_bf16_bf16, a);
+  if (a.x.dtype == DType::kF32 && a.w.dtype == DType::kBF16) return PM_DISPATCH(ctx, matmul_f32_bf16, a);
+  if (a.x.dtype == DType::kF32 && a.w.dtype == DType::kF16) return PM_DISPATCH(ctx, matmul_f32_f16, a);
+  if (a.x.dtype == DType::kF32 && a.w.dtype == DType::kF32) return PM_DISPATCH(ctx, matmul_f32_f32, a);
+  return error(StatusCode::kInvalidArgument, "matmul: x {} with W {} is not defined", dtype_name(a.x.dtype), dtype_name(a.w.dtype));
+}
+
+}  // namespace pointsman::ops
