@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/json.h"
 #include "pointsman/status.h"
 
 namespace pointsman::cli {
@@ -20,8 +21,14 @@ int run_run(int argc, char** argv);
 int run_trace(int argc, char** argv);
 int run_version(int argc, char** argv);
 
-// Prints "pointsman COMMAND: corrupt: ..." and gives the exit code: 2 for bad arguments, 3 for refused input, 4 for what failed while
-// running (`running`: after the model was loaded).
+// Prints "pointsman COMMAND: corrupt: ..." to stderr and gives the exit code. 3, refused: the model, its config, the budget or the
+// request cannot be - unless `running` (a first token was made), when every failure is 4. Failures of the system are always 4.
 int report(std::string_view command, const Status& status, bool running = false);
+// The same for flags and environment: 2, with a pointer to --help.
+int usage_error(std::string_view command, const Status& status);
+int usage_error(std::string_view command, std::string_view message);
+
+// One line of JSON, or an indented object, to stdout.
+void print_json(const Json& json, bool indent = true);
 
 }  // namespace pointsman::cli

@@ -72,22 +72,6 @@ int unknown_command(std::string_view name) {
   return kExitUsage;
 }
 
-Status set_up_log(const std::string& level_name) {
-  LogLevel least = LogLevel::kWarning;
-  if (level_name == "debug") least = LogLevel::kDebug;
-  else if (level_name == "info") least = LogLevel::kInfo;
-  else if (level_name == "error") least = LogLevel::kError;
-  else if (!level_name.empty() && level_name != "warning") {
-    return error(StatusCode::kInvalidArgument, "POINTSMAN_LOG_LEVEL={}: expected debug, info, warning or error", level_name);
-  }
-  set_log_sink([least](LogLevel level, std::string_view line) {
-    if (level < least) return;
-    const char* tag = level == LogLevel::kWarning ? "warning: " : level == LogLevel::kError ? "error: " : "";
-    std::fprintf(stderr, "pointsman: %s%.*s\n", tag, static_cast<int>(line.size()), line.data());
-  });
-  return ok_status();
-}
-
 int dispatch(int argc, char** argv) {
   // Freed memory must go back to the system at once, or peak RSS would not be what the ledger says: one arena, no growing threshold.
   mallopt(M_ARENA_MAX, 1);
@@ -96,12 +80,9 @@ int dispatch(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is a failed write
 
   Result<Environment> env = read_environment(environ);
-  if (!env.ok()) {
-    std::fprintf(stderr, "pointsman: %s\n", env.status().to_string().c_str());
-    return kExitUsage;
-  }
-  if (Status s = set_up_log(env->log_level); !s.ok()) {
-    std::fprintf(stderr, "pointsman: %s\n", s.to_string().c_str());
+  Status ready = env.ok() ? set_up_log(env->log_level, "text") : env.status();
+  if (!ready.ok()) {
+    std::fprintf(stderr, "pointsman: %s\n", ready.to_string().c_str());
     return kExitUsage;
   }
   if (argc < 2) {
@@ -126,15 +107,33 @@ int report(std::string_view command, const Status& status, bool running) {
   std::fflush(stdout);
   std::fprintf(stderr, "pointsman %.*s: %s\n", static_cast<int>(command.size()), command.data(), status.to_string().c_str());
   switch (status.code()) {
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kNotFound:
     case StatusCode::kCorrupt:
     case StatusCode::kUnsupported:
-    case StatusCode::kNotFound:
     case StatusCode::kBudgetExceeded: return running ? kExitRuntime : kExitRefused;
-    case StatusCode::kInvalidArgument: return running ? kExitRuntime : kExitUsage;
     default: return kExitRuntime;
   }
 }
 
+int usage_error(std::string_view command, const Status& status) { return usage_error(command, status.message()); }
+
+int usage_error(std::string_view command, std::string_view message) {
+  std::fprintf(stderr, "pointsman %.*s: %.*s\nRun 'pointsman %.*s --help' for the options.\n", static_cast<int>(command.size()), command.data(),
+               static_cast<int>(message.size()), message.data(), static_cast<int>(command.size()), command.data());
+  return kExitUsage;
+}
+
+void print_json(const Json& json, bool indent) { std::puts(json.dump(indent ? 2 : -1).c_str()); }
+
 }  // namespace pointsman::cli
 
-int main(int argc, char** argv) { return pointsman::cli::dispatch(argc, argv); }
+int main(int argc, char** argv) {
+  const int code = pointsman::cli::dispatch(argc, argv);
+  // A result that did not arrive is no result.
+  if ((std::fflush(stdout) != 0 || std::ferror(stdout)) && code == pointsman::cli::kExitOk) {
+    std::fprintf(stderr, "pointsman: stdout could not be written\n");
+    return pointsman::cli::kExitRuntime;
+  }
+  return code;
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/stats.h"
+
+#include <cstdio>
+
+#include "base/log.h"
+#include "cli/args.h"
+#include "cli/sampling_flags.h"
+#include "memory/memory_limit.h"
+
+namespace pointsman::cli {
+namespace {
+
+double hit_rate(const ExpertStats& e) {
+  const uint64_t asked = e.hits + e.misses;
+  return asked > 0 ? static_cast<double>(e.hits) / static_cast<double>(asked) : 0;
+}
+
+Json to_json(const ExpertStats& e) {
+  Json j = Json::object();
+  j.set("hits", e.hits);
+  j.set("misses", e.misses);
+  j.set("hit_rate", hit_rate(e));
+  j.set("evicted", e.evicted);
+  j.set("bytes_read", e.bytes_read);
+  j.set("verified_sha256", e.verified_sha256);
+  j.set("verified_xxh3", e.verified_xxh3);
+  j.set("read_s", e.read_s);
+  j.set("wait_s", e.wait_s);
+  return j;
+}
+
+}  // namespace
+
+void StatsFlags::declare(ArgParser& args) {
+  args.option("--stats", format, "text (default: one line on stderr), json (one object on stderr) or none");
+  args.option("--stats-file", file, "write the JSON object to this file instead");
+}
+
+Status StatsFlags::check() const {
+  if (format == "text" || format == "json" || format == "none") return ok_status();
+  return error(StatusCode::kInvalidArgument, "--stats {}: expected text, json or none", format);
+}
+
+Status StatsFlags::write(const std::string& line, const Json& json) const {
+  if (!file.empty()) PM_RETURN_IF_ERROR(write_text_file(FileSystem::real(), file, json.dump(2) + "\n"));
+  if (format == "text") std::fprintf(stderr, "%s\n", line.c_str());
+  if (format == "json" && file.empty()) std::fprintf(stderr, "%s\n", json.dump().c_str());
+  return ok_status();
+}
+
+std::string summary_line(const Engine& engine, const Generation& g) {
+  const EngineStats s = engine.stats();
+  std::string line = format("prompt {} tokens {:.1f}/s | generated {} tokens {:.1f}/s | first token {:.2f} s", g.prompt_tokens,
+                            g.prompt_tokens_per_s(), g.ids.size(), g.tokens_per_s(), g.first_token_s);
+  if (s.experts.hits + s.experts.misses > 0) {
+    line += format(" | experts {:.1f} % hits, {} read", 100 * hit_rate(s.experts), human_bytes(static_cast<double>(s.experts.bytes_read)));
+  }
+  line += format(" | peak {} RSS, budget {}", human_bytes(static_cast<double>(peak_rss_bytes())), human_bytes(static_cast<double>(s.budget_bytes)));
+  for (const auto& [op, times] : s.fallbacks) line += format(" | {} ran on the reference kernel {} times", op, times);
+  if (s.router_guard_fired > 0) line += format(" | router guard fired {} times", s.router_guard_fired);
+  return line;
+}
+
+void add_engine_stats(Json& j, const Engine& engine) {
+  const EngineStats s = engine.stats();
+  j.set("schema_version", 1);
+  j.set("version", PM_VERSION);
+  j.set("model", engine.options().model_dir);
+  j.set("model_digest", engine.model_digest());
+  j.set("numerics", numerics_name(engine.options().numerics));
+  j.set("device", engine.options().device);
+  j.set("isa", engine.isa());
+  j.set("threads", engine.memory_plan().num_threads);
+  j.set("context_length", engine.memory_plan().context_length);
+  j.set("prefill_chunk", engine.memory_plan().prefill_chunk);
+  j.set("policy", engine.options().policy);
+  j.set("num_slots", engine.memory_plan().num_slots);
+  j.set("num_experts_total", engine.memory_plan().num_experts_total);
+  j.set("budget_bytes", s.budget_bytes);
+  j.set("peak_rss_bytes", peak_rss_bytes());
+  j.set("process_overhead_bytes", kProcessOverheadBytes);
+  j.set("ledger_bytes", s.ledger_bytes);
+  j.set("ledger_peak_bytes", s.ledger_peak_bytes);
+  Json ledger = Json::object();
+  for (const auto& [name, bytes] : s.ledger) ledger.set(name, bytes);
+  j.set("ledger", std::move(ledger));
+  j.set("load_s", s.load_s);
+  j.set("dense_bytes_read", s.dense_bytes_read);
+  j.set("experts", to_json(s.experts));
+  Json layers = Json::array();
+  for (size_t i = 0; i < s.expert_layers.size(); ++i) {
+    Json layer = Json::object();
+    layer.set("layer", s.expert_layer_ids[i]);
+    Json numbers = to_json(s.expert_layers[i]);
+    for (auto& [key, value] : numbers.as_object()) layer.set(key, std::move(value));
+    layers.push_back(std::move(layer));
+  }
+  j.set("expert_layers", std::move(layers));
+  Json fallbacks = Json::object();
+  for (const auto& [op, times] : s.fallbacks) fallbacks.set(op, times);
+  j.set("fallbacks", std::move(fallbacks));
+  j.set("router_guard_fired", s.router_guard_fired);
+}
+
+Json run_stats(const Engine& engine, const Generation& g, const Sampler& sampler) {
+  Json j = Json::object();
+  add_engine_stats(j, engine);
+  j.set("prompt_tokens", g.prompt_tokens);
+  j.set("generated_tokens", static_cast<int64_t>(g.ids.size()));
+  j.set("finish_reason", g.finish_reason);
+  j.set("prompt_tokens_per_s", g.prompt_tokens_per_s());
+  j.set("generation_tokens_per_s", g.tokens_per_s());
+  j.set("time_to_first_token_s", g.first_token_s);
+  j.set("prefill_s", g.prefill_s);
+  j.set("decode_s", g.decode_s);
+  j.set("nonfinite_logits", sampler.nonfinite_logits());
+  j.set("sampling", to_json(sampler.options()));
+  return j;
+}
+
+}  // namespace pointsman::cli
