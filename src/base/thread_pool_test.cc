@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <set>
+#include <thread>
+#include <vector>
+
+namespace pointsman {
+namespace {
+
+TEST(ThreadPool, CoversEveryIndexOnce) {
+  for (const int threads : {1, 2, 3, 8}) {
+    ThreadPool pool(threads);
+    EXPECT_EQ(pool.num_threads(), threads);
+    for (const int64_t n : {0, 1, 2, 7, 64, 1000}) {
+      for (const int64_t grain : {1, 3, 64, 5000}) {
+        std::vector<std::atomic<int>> seen(static_cast<size_t>(n));
+        pool.parallel_for(n, grain, [&](int64_t begin, int64_t end) {
+          EXPECT_LT(begin, end);
+          EXPECT_LE(end - begin, grain);
+          EXPECT_EQ(begin % grain, 0);
+          for (int64_t i = begin; i < end; ++i) seen[static_cast<size_t>(i)].fetch_add(1);
+        });
+        for (const auto& count : seen) ASSERT_EQ(count.load(), 1) << threads << " threads, n " << n << ", grain " << grain;
+      }
+    }
+  }
+}
+
+TEST(ThreadPool, NegativeCountIsNothing) {
+  ThreadPool pool(2);
+  pool.parallel_for(-3, 1, [](int64_t, int64_t) { ADD_FAILURE(); });
+}
+
+TEST(ThreadPool, WritesOfATaskAreSeenByTheNext) {
+  ThreadPool pool(4);
+  std::vector<int64_t> values(257, 0);
+  for (int round = 0; round < 3000; ++round) {
+    pool.parallel_for(257, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) ++values[static_cast<size_t>(i)];
+    });
+  }
+  for (const int64_t v : values) EXPECT_EQ(v, 3000);
+}
+
+TEST(ThreadPool, WorkersWakeAfterTheyFellAsleep) {
+  ThreadPool pool(3);
+  for (int round = 0; round < 5; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::atomic<int64_t> sum{0};
+    pool.parallel_for(100, 1, [&](int64_t begin, int64_t) { sum += begin; });
+    EXPECT_EQ(sum.load(), 4950);
+  }
+}
+
+TEST(ThreadPool, SeveralThreadsTakePart) {
+  ThreadPool pool(3, /*pin=*/false);
+  std::mutex mutex;
+  std::set<std::thread::id> ids;
+  pool.parallel_for(30, 1, [&](int64_t, int64_t) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    std::lock_guard lock(mutex);
+    ids.insert(std::this_thread::get_id());
+  });
+  EXPECT_GE(ids.size(), 2u);
+  EXPECT_LE(ids.size(), 3u);
+}
+
+TEST(ThreadPool, PoolsComeAndGo) {
+  for (int i = 0; i < 50; ++i) {
+    ThreadPool pool(1 + i % 4);
+    std::atomic<int> n{0};
+    if (i % 3 != 0) pool.parallel_for(8, 2, [&](int64_t begin, int64_t end) { n += static_cast<int>(end - begin); });
+    EXPECT_EQ(n.load(), i % 3 != 0 ? 8 : 0);
+  }
+}
+
+TEST(Thread, RunsAndIsJoined) {
+  std::atomic<bool> ran{false};
+  {
+    Thread thread([&] { ran = true; });
+    Thread moved = std::move(thread);
+    thread = Thread();
+  }
+  EXPECT_TRUE(ran);
+  EXPECT_GE(usable_cpus(), 1);
+}
+
+}  // namespace
+}  // namespace pointsman
