@@ -2,67 +2,49 @@
 #include "checkpoint/checkpoint.h"
 
 #include <algorithm>
-#include <map>
-#include <mutex>
-#include <set>
+#include <atomic>
+#include <chrono>
+#include <optional>
 
-#include "base/json.h"
+#include "base/check.h"
 #include "base/log.h"
+#include "checkpoint/lfs_pointer.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/shard_index.h"
 
 namespace pointsman {
 namespace {
 
-constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr const char* kSingleName = "model.safetensors";
+// 140,000 tensors make an index of about 12 MB.
 constexpr uint64_t kMaxIndexBytes = 256ull << 20;
-constexpr size_t kMaxShards = 10'000;
-constexpr size_t kMaxListed = 10;
 
-bool is_plain_file_name(std::string_view name) {
-  return !name.empty() && name.size() <= 255 && name != "." && name != ".." &&
-         std::none_of(name.begin(), name.end(), [](char c) { return c == '/' || c == '\\' || static_cast<unsigned char>(c) < 0x20; });
-}
+// Counts every name, keeps the first ten: a listing that stays readable when 10^5 tensors are missing.
+class Listing {
+ public:
+  void add(std::string_view name) {
+    if (count_++ < 10) text_ += (text_.empty() ? "" : ", ") + std::string(name);
+  }
+  size_t count() const { return count_; }
+  std::string text() const { return count_ <= 10 ? text_ : format("{} and {} more", text_, count_ - 10); }
 
-// At most ten names, and how many more there are.
-std::string list(const std::vector<std::string>& names) {
-  std::string text;
-  for (size_t i = 0; i < names.size() && i < kMaxListed; ++i) text += (i == 0 ? "" : ", ") + names[i];
-  if (names.size() > kMaxListed) text += format(" and {} more", names.size() - kMaxListed);
-  return text;
-}
-
-// tensor name -> shard file name, and the shard names in order.
-struct ShardIndex {
-  std::vector<std::pair<std::string, std::string>> weight_map;
-  std::vector<std::string> shards;
-  uint64_t total_size = 0;  // 0: not said
+ private:
+  size_t count_ = 0;
+  std::string text_;
 };
 
-Result<ShardIndex> parse_index(const std::string& path, std::string_view text) {
-  PM_ASSIGN_OR_RETURN(Json json, parse_json(text, {.max_depth = 8}));
-  const Json* map = json.find("weight_map");
-  if (map == nullptr || !map->is_object()) return error(StatusCode::kCorrupt, "{}: no object \"weight_map\"", path);
-  ShardIndex index;
-  std::set<std::string> shards;
-  for (const auto& [tensor, file] : map->as_object()) {
-    if (!file.is_string()) return error(StatusCode::kCorrupt, "{}: the shard of {} is no string", path, tensor);
-    if (!is_plain_file_name(file.as_string()) || !file.as_string().ends_with(".safetensors")) {
-      return error(StatusCode::kCorrupt, "{}: the shard of {} is {}: expected the plain name of a .safetensors file in the same folder", path,
-                   tensor, json_quote(file.as_string().substr(0, 128)));
-    }
-    shards.insert(file.as_string());
-    if (shards.size() > kMaxShards) return error(StatusCode::kUnsupported, "{}: more than {} shards", path, kMaxShards);
-    index.weight_map.emplace_back(tensor, file.as_string());
-  }
-  if (shards.empty()) return error(StatusCode::kCorrupt, "{}: \"weight_map\" is empty", path);
-  index.shards.assign(shards.begin(), shards.end());
-  if (const Json* metadata = json.find("metadata")) {
-    if (const Json* total = metadata->find("total_size"); total != nullptr && total->is_number() && total->as_double() >= 0) {
-      index.total_size = static_cast<uint64_t>(total->as_double());
-    }
-  }
-  return index;
+// What a shard contributes while the folder is being read; names move on into the one table.
+struct Found {
+  SafetensorsEntry entry;
+  uint32_t file_idx;
+};
+
+int64_t now_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+Status removed(const std::string& path) {
+  return error(StatusCode::kCorrupt, "{}: the file was removed while in use; fetch it and load the model again", path);
 }
 
 }  // namespace
@@ -76,91 +58,125 @@ std::string shape_string(const TensorEntry& t) {
 struct Checkpoint::Impl {
   FileSystem* fs = nullptr;
   std::string directory;
+  CheckpointOptions options;
   std::string names;                  // every tensor name, one after the other
   std::vector<TensorEntry> tensors;   // sorted by name
   std::vector<CheckpointFile> files;
-  std::vector<std::unique_ptr<File>> handles;
+  std::vector<std::unique_ptr<File>> handles;  // null beyond max_open_files
+  // When the name of each file was last seen to lead to the same inode, milliseconds of the steady clock.
+  std::unique_ptr<std::atomic<int64_t>[]> path_checked_ms;
 
-  Status add_file(const std::string& name, const CheckpointOptions& options, std::vector<SafetensorsEntry>& out);
-  Status add_shards(const ShardIndex& index, const std::string& index_path, const CheckpointOptions& options,
-                    std::vector<std::pair<SafetensorsEntry, uint32_t>>& entries);
-  void build_table(std::vector<std::pair<SafetensorsEntry, uint32_t>> entries);
-  Status check_unchanged(uint32_t file_idx, uint64_t offset) const;
+  std::string path(uint32_t file_idx) const { return join_path(directory, files[file_idx].name); }
+  Result<std::unique_ptr<File>> open_checked(const std::string& name) const;
+  Status add_file(const std::string& name, std::vector<Found>& found);
+  Status add_shards(const ShardIndex& index, const std::string& index_path, std::vector<Found>& found);
+  Status check_against_index(const ShardIndex& index, const std::string& index_path, const std::vector<Found>& found) const;
+  void warn_of_strays(const std::vector<std::string>& names) const;
+  void build_table(std::vector<Found>& found);
+  Status compare(uint32_t file_idx, const FileInfo& now) const;
+  Status check_unchanged(uint32_t file_idx, File& file) const;
 };
 
-Status Checkpoint::Impl::add_file(const std::string& name, const CheckpointOptions& options, std::vector<SafetensorsEntry>& out) {
-  const std::string path = join_path(directory, name);
-  // stat before open: a name that is no regular file must not be opened at all.
-  PM_ASSIGN_OR_RETURN(const FileInfo before, fs->stat(path));
-  if (!before.is_regular) return error(StatusCode::kUnsupported, "{}: not a regular file", path);
-  PM_ASSIGN_OR_RETURN(std::unique_ptr<File> file, fs->open(path));
+Result<std::unique_ptr<File>> Checkpoint::Impl::open_checked(const std::string& name) const {
+  const std::string file_path = join_path(directory, name);
+  // stat before open: opening a device or a pipe can have effects.
+  PM_ASSIGN_OR_RETURN(const FileInfo info, fs->stat(file_path));
+  if (!info.is_regular) return error(StatusCode::kUnsupported, "{}: a folder, pipe or device, expected a regular file", file_path);
+  return fs->open(file_path);
+}
+
+Status Checkpoint::Impl::add_file(const std::string& name, std::vector<Found>& found) {
+  PM_ASSIGN_OR_RETURN(std::unique_ptr<File> file, open_checked(name));
   PM_ASSIGN_OR_RETURN(const FileInfo info, file->stat());
   PM_ASSIGN_OR_RETURN(SafetensorsHeader header, read_safetensors_header(*file, info.size_bytes, options.max_header_bytes));
+  if (header.entries.size() > options.max_tensors - found.size()) {
+    return error(StatusCode::kUnsupported, "{}: the checkpoint has more than {} tensors", file->path(), options.max_tensors);
+  }
+  const auto file_idx = static_cast<uint32_t>(files.size());
+  if (found.empty()) found.reserve(header.entries.size());
+  for (SafetensorsEntry& e : header.entries) found.push_back({std::move(e), file_idx});
   files.push_back({name, info});
-  handles.push_back(std::move(file));
-  out = std::move(header.entries);
+  handles.push_back(files.size() <= options.max_open_files ? std::move(file) : nullptr);
   return ok_status();
 }
 
-Status Checkpoint::Impl::add_shards(const ShardIndex& index, const std::string& index_path, const CheckpointOptions& options,
-                                    std::vector<std::pair<SafetensorsEntry, uint32_t>>& entries) {
-  std::vector<std::string> absent;
+Status Checkpoint::Impl::add_shards(const ShardIndex& index, const std::string& index_path, std::vector<Found>& found) {
+  Listing missing;
+  Status dangling;
   for (const std::string& shard : index.shards) {
     const Result<FileInfo> info = fs->stat(join_path(directory, shard));
-    if (!info.ok() && info.status().code() == StatusCode::kNotFound) absent.push_back(shard);
+    if (info.ok()) continue;
+    if (info.status().code() != StatusCode::kNotFound) return info.status();
+    if (missing.count() == 0) dangling = info.status();
+    missing.add(shard);
   }
-  if (!absent.empty()) {
-    return error(StatusCode::kNotFound, "{}: {} of {} shards missing: {}; fetch them into the model folder", index_path, absent.size(),
-                 index.shards.size(), list(absent));
+  // One shard: the system's own words also tell a dangling link from an absent name.
+  if (missing.count() == 1) {
+    return error(StatusCode::kNotFound, "{}: 1 of {} shards is missing: {}; fetch it into the model folder ({})", index_path, index.shards.size(),
+                 missing.text(), dangling.message());
   }
-  std::map<std::string_view, uint32_t> file_of;
-  for (const std::string& shard : index.shards) {
-    std::vector<SafetensorsEntry> found;
-    PM_RETURN_IF_ERROR(add_file(shard, options, found));
-    const uint32_t file_idx = static_cast<uint32_t>(files.size() - 1);
-    file_of[shard] = file_idx;
-    for (SafetensorsEntry& e : found) entries.emplace_back(std::move(e), file_idx);
-    if (entries.size() > options.max_tensors) return error(StatusCode::kUnsupported, "{}: more than {} tensors", index_path, options.max_tensors);
+  if (missing.count() > 1) {
+    return error(StatusCode::kNotFound, "{}: {} of {} shards are missing: {}; fetch them into the model folder", index_path, missing.count(),
+                 index.shards.size(), missing.text());
   }
-  // Both directions: what the index names must be in the shard it names, and a shard holds nothing that the index does not name.
-  std::map<std::string_view, uint32_t> where;
-  for (const auto& [e, file_idx] : entries) {
-    const auto [it, fresh] = where.emplace(e.name, file_idx);
-    if (!fresh) return error(StatusCode::kCorrupt, "{}: tensor {} is in two shards, {} and {}", index_path, e.name, files[it->second].name, files[file_idx].name);
-  }
-  std::vector<std::string> not_there, elsewhere;
-  for (const auto& [tensor, shard] : index.weight_map) {
-    const auto it = where.find(tensor);
-    if (it == where.end()) {
-      not_there.push_back(format("{} ({})", tensor, shard));
-    } else if (it->second != file_of[shard]) {
-      elsewhere.push_back(format("{} (in {}, not {})", tensor, files[it->second].name, shard));
-    } else {
-      where.erase(it);
-    }
-  }
-  if (!not_there.empty()) return error(StatusCode::kCorrupt, "{}: {} tensors are not in the shard that the index names: {}", index_path, not_there.size(), list(not_there));
-  if (!elsewhere.empty()) return error(StatusCode::kCorrupt, "{}: {} tensors lie in another shard: {}", index_path, elsewhere.size(), list(elsewhere));
-  if (!where.empty()) {
-    std::vector<std::string> stray;
-    for (const auto& [name, file_idx] : where) stray.push_back(format("{} ({})", name, files[file_idx].name));
-    return error(StatusCode::kCorrupt, "{}: {} tensors in the shards are not in the index: {}", index_path, stray.size(), list(stray));
-  }
+  for (const std::string& shard : index.shards) PM_RETURN_IF_ERROR(add_file(shard, found));
+  return ok_status();
+}
+
+// Both directions: what the index names must be in the shard it names, and a shard holds nothing that the index does not name.
+// REQUIRES: `found` is sorted by name.
+Status Checkpoint::Impl::check_against_index(const ShardIndex& index, const std::string& index_path, const std::vector<Found>& found) const {
+  Listing absent, elsewhere, unmentioned;
   uint64_t total = 0;
-  for (const auto& [e, file_idx] : entries) total += e.size_bytes;
-  if (index.total_size != 0 && index.total_size != total) {
-    log_warning("{}: metadata.total_size says {}, the tensors have {} bytes", index_path, index.total_size, total);
+  size_t i = 0;
+  for (const auto& [tensor, shard] : index.weight_map) {
+    for (; i < found.size() && found[i].entry.name < tensor; ++i) unmentioned.add(format("{} (in {})", found[i].entry.name, files[found[i].file_idx].name));
+    if (i == found.size() || found[i].entry.name != tensor) {
+      absent.add(format("{} ({})", tensor, index.shards[shard]));
+      continue;
+    }
+    // Shards are opened in the order of the index, so positions agree.
+    if (found[i].file_idx != shard) elsewhere.add(format("{} (in {}, not in {})", tensor, files[found[i].file_idx].name, index.shards[shard]));
+    ++i;
+  }
+  for (; i < found.size(); ++i) unmentioned.add(format("{} (in {})", found[i].entry.name, files[found[i].file_idx].name));
+  if (absent.count() > 0) {
+    return error(StatusCode::kCorrupt, "{}: {} of {} tensors are in no shard: {}; the shards and the index are of different versions: fetch them again",
+                 index_path, absent.count(), index.weight_map.size(), absent.text());
+  }
+  if (elsewhere.count() > 0) {
+    return error(StatusCode::kCorrupt, "{}: {} tensors are in another shard than the index says: {}; fetch index and shards again", index_path,
+                 elsewhere.count(), elsewhere.text());
+  }
+  if (unmentioned.count() > 0) {
+    return error(StatusCode::kCorrupt, "{}: {} tensors of the shards are not in the index: {}; fetch index and shards again", index_path,
+                 unmentioned.count(), unmentioned.text());
+  }
+  for (const Found& f : found) total += f.entry.size_bytes;
+  if (index.total_size && *index.total_size != total) {
+    log_warning("{}: metadata.total_size says {}, the tensors have {} bytes; the tensors are used", index_path, *index.total_size, total);
   }
   return ok_status();
 }
 
-void Checkpoint::Impl::build_table(std::vector<std::pair<SafetensorsEntry, uint32_t>> entries) {
-  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.first.name < b.first.name; });
+void Checkpoint::Impl::warn_of_strays(const std::vector<std::string>& names_in_folder) const {
+  Listing stray;
+  std::vector<std::string_view> used;
+  for (const CheckpointFile& f : files) used.push_back(f.name);
+  std::sort(used.begin(), used.end());
+  for (const std::string& name : names_in_folder) {
+    if (name.ends_with(".safetensors") && !std::binary_search(used.begin(), used.end(), name)) stray.add(name);
+  }
+  if (stray.count() > 0) log_warning("{}: {} safetensors files are not part of the checkpoint and are ignored: {}", directory, stray.count(), stray.text());
+}
+
+// REQUIRES: `found` is sorted by name.
+void Checkpoint::Impl::build_table(std::vector<Found>& found) {
   size_t total = 0;
-  for (const auto& [e, file_idx] : entries) total += e.name.size();
-  names.reserve(total);
-  tensors.reserve(entries.size());
-  for (const auto& [e, file_idx] : entries) {
+  for (const Found& f : found) total += f.entry.name.size();
+  names.reserve(total);  // views into it must stay
+  tensors.reserve(found.size());
+  for (const auto& [e, file_idx] : found) {
     const size_t begin = names.size();
     names += e.name;
     TensorEntry t{.name = std::string_view(names).substr(begin), .dtype = e.dtype, .num_dims = e.num_dims, .file_idx = file_idx,
@@ -168,70 +184,105 @@ void Checkpoint::Impl::build_table(std::vector<std::pair<SafetensorsEntry, uint3
     std::copy(std::begin(e.shape), std::end(e.shape), std::begin(t.shape));
     tensors.push_back(t);
   }
+  path_checked_ms = std::make_unique<std::atomic<int64_t>[]>(files.size());
+  for (size_t i = 0; i < files.size(); ++i) path_checked_ms[i] = now_ms();
 }
 
-Status Checkpoint::Impl::check_unchanged(uint32_t file_idx, uint64_t offset) const {
-  const CheckpointFile& file = files[file_idx];
-  PM_ASSIGN_OR_RETURN(const FileInfo now, handles[file_idx]->stat());
-  if (now.size_bytes < file.info.size_bytes) {
-    return error(StatusCode::kCorrupt, "{} @ {:#x}: the file was truncated while in use: {} bytes, {} when it was opened", handles[file_idx]->path(),
-                 offset, now.size_bytes, file.info.size_bytes);
+Status Checkpoint::Impl::compare(uint32_t file_idx, const FileInfo& now) const {
+  const FileInfo& then = files[file_idx].info;
+  const bool is_same_file = now.inode == then.inode && now.device == then.device;
+  if (!is_same_file) return error(StatusCode::kCorrupt, "{}: the file was replaced while in use; load the model again", path(file_idx));
+  if (now.size_bytes < then.size_bytes) {
+    return error(StatusCode::kCorrupt, "{}: the file was truncated while in use: {} bytes, expected {}", path(file_idx), now.size_bytes, then.size_bytes);
   }
-  if (now.size_bytes != file.info.size_bytes || now.mtime_ns != file.info.mtime_ns || now.inode != file.info.inode) {
-    return error(StatusCode::kCorrupt, "{} @ {:#x}: the file was changed while in use; load the model again", handles[file_idx]->path(), offset);
+  if (now.size_bytes != then.size_bytes || now.mtime_ns != then.mtime_ns) {
+    return error(StatusCode::kCorrupt, "{}: the file was written to while in use ({} bytes, {} at load); load the model again", path(file_idx),
+                 now.size_bytes, then.size_bytes);
   }
+  return ok_status();
+}
+
+Status Checkpoint::Impl::check_unchanged(uint32_t file_idx, File& file) const {
+  PM_ASSIGN_OR_RETURN(const FileInfo info, file.stat());
+  PM_RETURN_IF_ERROR(compare(file_idx, info));
+  // An open descriptor outlives a rename over its name: only the name tells.
+  const int64_t now = now_ms();
+  std::atomic<int64_t>& checked = path_checked_ms[file_idx];
+  if (now - checked.load(std::memory_order_relaxed) < options.path_check_interval_ms) return ok_status();
+  Result<FileInfo> named = fs->stat(path(file_idx));
+  if (!named.ok()) {
+    return named.status().code() == StatusCode::kNotFound ? removed(path(file_idx)) : named.status();
+  }
+  PM_RETURN_IF_ERROR(compare(file_idx, *named));
+  checked.store(now, std::memory_order_relaxed);
   return ok_status();
 }
 
 Checkpoint::Checkpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Checkpoint::~Checkpoint() = default;
 
+namespace {
+
+// The index to use, or nothing when the folder's single file is the checkpoint.
+Result<std::optional<ShardIndex>> choose_index(FileSystem& fs, const std::string& directory, bool has_single, bool has_index) {
+  if (!has_index) return std::optional<ShardIndex>();
+  const std::string path = join_path(directory, kShardIndexName);
+  PM_ASSIGN_OR_RETURN(const std::string text, read_text_file(fs, path, kMaxIndexBytes));
+  if (is_lfs_pointer(text)) return lfs_pointer_error(path);
+  Result<ShardIndex> parsed = parse_shard_index(text);
+  if (!parsed.ok()) return parsed.status().with_context(path);
+  if (has_single && !std::binary_search(parsed->shards.begin(), parsed->shards.end(), kSingleName)) {
+    log_warning("{}: does not mention {}, which is in the folder; the index is stale and ignored, the file is used", path, kSingleName);
+    return std::optional<ShardIndex>();
+  }
+  return std::optional<ShardIndex>(std::move(*parsed));
+}
+
+Status nothing_to_read(const std::string& directory, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    for (const char* ending : {".bin", ".pt", ".pth", ".pkl", ".ckpt"}) {
+      if (!name.ends_with(ending)) continue;
+      return error(StatusCode::kUnsupported,
+                   "{}: only pickled weights ({}), which can run code when read and are never opened; convert them where you trust them: load with "
+                   "transformers and call save_pretrained(path, safe_serialization=True)",
+                   directory, name);
+    }
+  }
+  for (const std::string& name : names) {
+    if (name.ends_with(".gguf")) return error(StatusCode::kUnsupported, "{}: a GGUF file ({}); use the safetensors checkpoint it was made from", directory, name);
+  }
+  return error(StatusCode::kNotFound, "{}: neither {} nor {}; expected a Hugging Face model folder", directory, kSingleName, kShardIndexName);
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Checkpoint>> Checkpoint::open(FileSystem& fs, const std::string& directory, CheckpointOptions options) {
   auto impl = std::make_unique<Impl>();
   impl->fs = &fs;
   impl->directory = directory;
+  impl->options = options;
   PM_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.list(directory));
   const auto has = [&](std::string_view name) { return std::find(names.begin(), names.end(), name) != names.end(); };
-  std::vector<std::pair<SafetensorsEntry, uint32_t>> entries;
-  // A single file beside an index that names other files: the index is stale (it is seen in the wild) when its shards are gone.
-  const bool has_single = has(kSingleName);
-  const bool has_index = has(kIndexName);
-  std::optional<ShardIndex> index;
-  if (has_index) {
-    const std::string path = join_path(directory, kIndexName);
-    PM_ASSIGN_OR_RETURN(const std::string text, read_text_file(fs, path, kMaxIndexBytes));
-    Result<ShardIndex> parsed = parse_index(path, text);
-    if (!parsed.ok()) return parsed.status().code() == StatusCode::kCorrupt ? parsed.status().with_context(path) : parsed.status();
-    index = std::move(*parsed);
-    if (has_single && std::none_of(index->shards.begin(), index->shards.end(), [&](const std::string& s) { return has(s); })) {
-      log_warning("{}: none of its shards is in the folder; {} is used and the index ignored", path, kSingleName);
-      index.reset();
-    }
-  }
+  PM_ASSIGN_OR_RETURN(const std::optional<ShardIndex> index, choose_index(fs, directory, has(kSingleName), has(kShardIndexName)));
+  const std::string index_path = join_path(directory, kShardIndexName);
+  std::vector<Found> found;
   if (index) {
-    PM_RETURN_IF_ERROR(impl->add_shards(*index, join_path(directory, kIndexName), options, entries));
-  } else if (has_single) {
-    std::vector<SafetensorsEntry> found;
-    PM_RETURN_IF_ERROR(impl->add_file(kSingleName, options, found));
-    if (found.size() > options.max_tensors) return error(StatusCode::kUnsupported, "{}: more than {} tensors", kSingleName, options.max_tensors);
-    for (SafetensorsEntry& e : found) entries.emplace_back(std::move(e), 0);
+    PM_RETURN_IF_ERROR(impl->add_shards(*index, index_path, found));
+  } else if (has(kSingleName)) {
+    PM_RETURN_IF_ERROR(impl->add_file(kSingleName, found));
   } else {
-    for (const std::string& name : names) {
-      if (name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth") || name.ends_with(".pkl")) {
-        return error(StatusCode::kUnsupported,
-                     "{}: only pickled weights ({}), which can run code when read; convert them with transformers' save_pretrained(safe_serialization=True)",
-                     directory, name);
-      }
-    }
-    return error(StatusCode::kNotFound, "{}: neither {} nor {}; is this a Hugging Face model folder?", directory, kSingleName, kIndexName);
+    return nothing_to_read(directory, names);
   }
-  for (const std::string& name : names) {
-    if (!name.ends_with(".safetensors")) continue;
-    if (std::none_of(impl->files.begin(), impl->files.end(), [&](const CheckpointFile& f) { return f.name == name; })) {
-      log_warning("{}: not named by the index, ignored", join_path(directory, name));
-    }
+  // One file is sorted already.
+  if (impl->files.size() > 1) std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.entry.name < b.entry.name; });
+  const auto twice = std::adjacent_find(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.entry.name == b.entry.name; });
+  if (twice != found.end()) {
+    return error(StatusCode::kCorrupt, "{}: tensor {} is in two shards, {} and {}; fetch index and shards again", index_path, twice->entry.name,
+                 impl->files[twice->file_idx].name, impl->files[std::next(twice)->file_idx].name);
   }
-  impl->build_table(std::move(entries));
+  if (index) PM_RETURN_IF_ERROR(impl->check_against_index(*index, index_path, found));
+  impl->warn_of_strays(names);
+  impl->build_table(found);
   return std::unique_ptr<Checkpoint>(new Checkpoint(std::move(impl)));
 }
 
@@ -246,15 +297,36 @@ const TensorEntry* Checkpoint::find(std::string_view name) const {
 }
 
 uint64_t Checkpoint::table_bytes() const {
-  return sizeof(Impl) + impl_->names.capacity() + impl_->tensors.capacity() * sizeof(TensorEntry) +
-         impl_->files.capacity() * (sizeof(CheckpointFile) + 128);
+  uint64_t bytes = sizeof(Impl) + impl_->names.capacity() + impl_->tensors.capacity() * sizeof(TensorEntry);
+  for (const CheckpointFile& f : impl_->files) bytes += 2 * sizeof(CheckpointFile) + 3 * f.name.size() + impl_->directory.size() + 64;
+  return bytes;
 }
 
 Status Checkpoint::read(uint32_t file_idx, uint64_t offset, std::span<std::byte> out) const {
-  PM_RETURN_IF_ERROR(impl_->check_unchanged(file_idx, offset));
-  return read_exact(*impl_->handles[file_idx], out, offset);
+  PM_CHECK(file_idx < impl_->files.size());
+  std::unique_ptr<File> opened;
+  File* file = impl_->handles[file_idx].get();
+  const auto at = [&](const Status& status) { return error(status.code(), "{} (reading {} bytes at {:#x})", status.message(), out.size(), offset); };
+  if (file == nullptr) {
+    Result<std::unique_ptr<File>> result = impl_->open_checked(impl_->files[file_idx].name);
+    if (!result.ok()) return at(result.status().code() == StatusCode::kNotFound ? removed(impl_->path(file_idx)) : result.status());
+    opened = std::move(*result);
+    file = opened.get();
+  }
+  const Status status = read_exact(*file, out, offset);
+  // After the read: bytes that came from a file whose mtime has not moved since open() are the file's. A failed read is explained
+  // by a changed file, if that is what happened.
+  if (Status unchanged = impl_->check_unchanged(file_idx, *file); !unchanged.ok()) return at(unchanged);
+  return status.ok() ? status : at(status);
 }
 
-void Checkpoint::forget(uint32_t file_idx, uint64_t offset, uint64_t bytes) const { impl_->handles[file_idx]->forget(offset, bytes); }
+void Checkpoint::forget(uint32_t file_idx, uint64_t offset, uint64_t bytes) const {
+  PM_CHECK(file_idx < impl_->files.size());
+  if (File* file = impl_->handles[file_idx].get()) {
+    file->forget(offset, bytes);
+  } else if (Result<std::unique_ptr<File>> opened = impl_->open_checked(impl_->files[file_idx].name); opened.ok()) {
+    (*opened)->forget(offset, bytes);  // the page cache belongs to the file, not to the descriptor
+  }
+}
 
 }  // namespace pointsman

@@ -6,8 +6,15 @@
 // enforced here (docs/formats/safetensors.md), so that everything behind this door may trust ranges: a tensor's bytes lie
 // inside its file, spans do not overlap and leave no holes, names are unique over all shards.
 //
-// Files stay open for the life of the object. Reads re-check size, mtime and inode of the shard, so that a file replaced while
-// the engine runs is a named error.
+// Which files: when the folder has both a model.safetensors and an index that does not mention it, the single file is used and the
+// index ignored with a warning; stale indices occur, and transformers chooses the same way. Every other *.safetensors in the folder
+// is listed in a warning. A symbolic link to a regular file is a regular file (the Hugging Face cache consists of them). Pickled
+// weights (.bin, .pt) are never read.
+//
+// The first CheckpointOptions::max_open_files files stay open for the life of the object; the rest are opened for each read, which
+// costs about 3 us, and leaves the process limit of descriptors to others. Either way a read ends with a check that the file is the
+// one that was opened: size and mtime of the descriptor every time, the name's inode every path_check_interval_ms. A file that was
+// truncated or replaced while the engine runs is therefore a named error, not other weights.
 //
 // Thread-safe after open().
 #pragma once
@@ -34,6 +41,7 @@ struct TensorEntry {
   uint64_t size_bytes = 0;
   int64_t shape[4] = {1, 1, 1, 1};  // outermost first; more than 4 dimensions is kUnsupported
 
+  // Never overflows: the reader has checked the product.
   int64_t num_elements() const { return shape[0] * shape[1] * shape[2] * shape[3]; }
 };
 // "[128, 64]"
@@ -48,10 +56,15 @@ struct CheckpointOptions {
   // Large checkpoints have 10^5 tensors: the table costs about 100 bytes each, and names are stored once.
   uint64_t max_header_bytes = 100'000'000;
   uint64_t max_tensors = 4'000'000;
+  size_t max_open_files = 512;
+  // 0: at every read.
+  int64_t path_check_interval_ms = 1000;
 };
 
 class Checkpoint {
  public:
+  // kNotFound: the folder, a shard (all missing ones are listed). kCorrupt: a file breaks a rule of the format, is empty, truncated
+  // or a Git LFS pointer. kUnsupported: only pickled weights, an unknown dtype, something that is no regular file. kIo.
   static Result<std::unique_ptr<Checkpoint>> open(FileSystem& fs, const std::string& directory, CheckpointOptions options = {});
   ~Checkpoint();
 
@@ -64,7 +77,8 @@ class Checkpoint {
   uint64_t table_bytes() const;
 
   // Fills `out` from `offset` of file `file_idx`. Errors name the file and the offset; kCorrupt when the file was truncated or
-  // replaced since open().
+  // replaced since open(). On failure `out` holds anything.
+  // REQUIRES: file_idx < files().size().
   Status read(uint32_t file_idx, uint64_t offset, std::span<std::byte> out) const;
   // Hints that the range will not be read again soon.
   void forget(uint32_t file_idx, uint64_t offset, uint64_t bytes) const;
