@@ -5,7 +5,8 @@
 //
 // The arithmetic that all kernels share, so that one row's result depends on nothing but the row (docs/design/numerics.md):
 //   * a dot product over K keeps 16 fp32 partial sums: lane j takes elements j, j+16, j+32, ... in that order by fused multiply-add
-//     (bf16 x bf16: lane j takes the pairs (2j, 2j+1), (2j+32, 2j+33), ...); elements past K count as zero;
+//     (bf16 x bf16: lane j takes the pairs (2j, 2j+1), (2j+32, 2j+33), ..., of each the odd
+//     product first, denormals flushed, as vdpbf16ps does); elements past K count as zero;
 //   * the 16 lanes are added as a balanced tree: lane i + lane i+8, then i + i+4, i + i+2, i + i+1;
 //   * no kernel splits K over threads or blocks.
 // Scalar, AVX2 and AVX-512 kernels all follow it, so that in fp32 they agree bit for bit.

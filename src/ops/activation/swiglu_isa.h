@@ -21,7 +21,7 @@ void swiglu_kernel(ThreadPool& pool, const SwigluFfnArgs& a) {
   const int64_t n_blocks = (intermediate + n_step - 1) / n_step;
   const int64_t m_blocks = (a.rows + kRowBlock - 1) / kRowBlock;
   pool.parallel_for(n_blocks * m_blocks, 1, [&](int64_t first, int64_t last) {
-    [[maybe_unused]] const FlushDenormals flush;
+    [[maybe_unused]] const typename Dot::Denormals denormals;
     float gate[kTileRows * kMaxColumns / 2], up[kTileRows * kMaxColumns / 2];
     constexpr int64_t kStride = kMaxColumns / 2;
     for (int64_t block = first; block < last; ++block) {

@@ -126,7 +126,7 @@ void attention_kernel(ThreadPool& pool, const AttentionArgs& a) {
   // Per (kv head, token): about (position x group x dim) products. Tokens of one kv head follow one another and share its keys.
   const int64_t grain = larger(1, (1 << 18) / larger(1, (a.first_position + tokens) * group * dim));
   pool.parallel_for(a.kv_heads * tokens, grain, [&](int64_t first, int64_t last) {
-    [[maybe_unused]] const FlushDenormals flush;
+    [[maybe_unused]] const typename Dot::Denormals denormals;
     float scores[kTileRows * kAttentionKeyBlock];
     float o[kTileRows * kMaxHeadDim];
     C q[kTileRows * kMaxHeadDim];

@@ -10,9 +10,15 @@
 namespace pointsman::ops {
 namespace {
 
+// fp32 kernels leave denormals alone.
+struct KeepDenormals {
+  KeepDenormals() {}
+};
+
 // How x and W elements meet: fp32 lanes, or bf16 pairs.
 template <class W>
 struct F32Dot {
+  using Denormals = KeepDenormals;
   using X = float;
   using Weight = W;
   static constexpr int64_t kStep = 16;
@@ -23,6 +29,7 @@ struct F32Dot {
   static Vec step(Vec acc, const Vec& x, const Vec& w) { return vfma(x, w, acc); }
 };
 struct Bf16Dot {
+  using Denormals = FlushDenormals;
   using X = bf16;
   using Weight = bf16;
   static constexpr int64_t kStep = 32;

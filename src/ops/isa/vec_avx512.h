@@ -99,7 +99,6 @@ inline Pairs pload_n(const bf16* p, int64_t n) {
 inline Vec pdot(Vec acc, Pairs a, Pairs b) {
   return {_mm512_dpbf16_ps(acc.v, (__m512bh)a.v, (__m512bh)b.v)};
 }
-struct FlushDenormals {};
 #else
 inline Vec pdot(Vec acc, Pairs a, Pairs b) {
   const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
@@ -108,13 +107,14 @@ inline Vec pdot(Vec acc, Pairs a, Pairs b) {
   const __m512 t = _mm512_fmadd_ps(odd(a), odd(b), acc.v);
   return {_mm512_fmadd_ps(even(a), even(b), t)};
 }
-// vdpbf16ps flushes denormals whatever MXCSR says; the emulation asks for it.
+#endif
+
+// vdpbf16ps flushes denormals whatever MXCSR says. Kernels with a bf16 dot product do so throughout, so that all versions agree.
 struct FlushDenormals {
   unsigned int saved = _mm_getcsr();
   FlushDenormals() { _mm_setcsr(saved | 0x8040); }
   ~FlushDenormals() { _mm_setcsr(saved); }
 };
-#endif
 
 }  // namespace
 }  // namespace pointsman::ops

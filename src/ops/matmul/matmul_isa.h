@@ -33,7 +33,7 @@ void for_each_tile(ThreadPool& pool, int64_t rows, const Tensor& w, XRow&& x_row
   const int64_t n_blocks = (w.rows + n_step - 1) / n_step;
   const int64_t m_blocks = (rows + kRowBlock - 1) / kRowBlock;
   pool.parallel_for(n_blocks * m_blocks, 1, [&](int64_t first, int64_t last) {
-    [[maybe_unused]] const FlushDenormals flush;
+    [[maybe_unused]] const typename Dot::Denormals denormals;
     float values[kTileRows * kMaxColumns];
     for (int64_t block = first; block < last; ++block) {
       // Blocks that share columns follow one another: their part of W stays in the cache.
