@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Trace files: intermediate tensors of a forward pass as safetensors, written while it runs and read back in blocks of rows, so that
+// memory does not grow with the prompt. Names: `logits`, `layers.N.hidden`, `layers.N.router.logits`, `layers.N.router.ids`,
+// `layers.N.router.weights` (docs/formats/trace.md); rows are positions.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/fs.h"
+#include "checkpoint/model_config.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/safetensors_writer.h"
+#include "pointsman/session.h"
+#include "pointsman/status.h"
+
+namespace pointsman {
+
+struct TraceSelection {
+  bool logits = true, router = true, hidden = true;
+};
+// "logits,router,hidden", in any order. kInvalidArgument names what it does not know.
+Result<TraceSelection> parse_trace_selection(std::string_view text);
+
+class TraceWriter final : public TraceSink {
+ public:
+  // The file appears under `path` when commit() succeeded.
+  static Result<std::unique_ptr<TraceWriter>> create(FileSystem& fs, const std::string& path, const ModelConfig& config,
+                                                     const TraceSelection& selection, int64_t tokens,
+                                                     const std::vector<std::pair<std::string, std::string>>& metadata);
+  bool wants(std::string_view name) override;
+  Status rows_f32(std::string_view name, int64_t first_row, int64_t rows, int64_t cols, const float* data) override;
+  Status rows_i32(std::string_view name, int64_t first_row, int64_t rows, int64_t cols, const int32_t* data) override;
+  // kInternal when a declared row never came.
+  Status commit() { return file_->commit(); }
+  size_t num_tensors() const { return tensors_.size(); }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  Status rows(std::string_view name, DType dtype, int64_t first_row, int64_t rows, int64_t cols, const void* data);
+
+  std::map<std::string, SafetensorsWriter::Declaration, std::less<>> tensors_;
+  std::unique_ptr<SafetensorsWriter> file_;
+  uint64_t bytes_ = 0;
+};
+
+// A tensor as rows: all dimensions but the last are one.
+struct TraceTensor {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  int64_t rows = 0, cols = 0;
+  uint64_t offset = 0;
+  bool is_integer() const { return dtype == DType::kI32 || dtype == DType::kI64; }
+};
+
+class TraceReader {
+ public:
+  // Any safetensors file whose tensors are F32, F64, BF16, F16, I32 or I64; others are listed in skipped().
+  static Result<std::unique_ptr<TraceReader>> open(FileSystem& fs, const std::string& path);
+
+  const std::string& path() const { return path_; }
+  const std::vector<TraceTensor>& tensors() const { return tensors_; }  // sorted by name
+  const TraceTensor* find(std::string_view name) const;
+  // "" when absent.
+  std::string metadata(std::string_view key) const;
+  const std::vector<std::pair<std::string, std::string>>& all_metadata() const { return metadata_; }
+  const std::vector<std::string>& skipped() const { return skipped_; }
+
+  // Rows [first, first + count) as doubles (exact for every type but I64 beyond 2^53) into out [count * cols].
+  Status read_rows(const TraceTensor& t, int64_t first, int64_t count, std::vector<double>& out);
+  // The same bytes as they are in the file.
+  Status read_bytes(const TraceTensor& t, int64_t first, int64_t count, std::vector<std::byte>& out);
+
+ private:
+  std::string path_;
+  std::unique_ptr<File> file_;
+  std::vector<TraceTensor> tensors_;
+  std::vector<std::pair<std::string, std::string>> metadata_;
+  std::vector<std::string> skipped_;
+  std::vector<std::byte> raw_;
+};
+
+}  // namespace pointsman
