@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/lockfile.h"
 
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
 #include "base/json.h"
 #include "base/log.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/shard_index.h"
 
 namespace pointsman {
 namespace {
@@ -23,34 +29,65 @@ Json to_json(const Entries& entries) {
   return object;
 }
 
-Status read_entries(const Json& json, const char* key, Entries& out) {
-  const Json* object = json.find(key);
-  if (object == nullptr || !object->is_object()) return error(StatusCode::kCorrupt, "no object \"{}\"", key);
+// Refuses keys outside `known`: a lock that says more than this build understands is not half-checked.
+Status check_keys(const Json& object, std::initializer_list<std::string_view> known, std::string_view where) {
+  for (const auto& [key, value] : object.as_object()) {
+    if (std::find(known.begin(), known.end(), key) == known.end()) {
+      return error(StatusCode::kCorrupt, "{}unknown key {}", where, json_quote(key.substr(0, 64)));
+    }
+  }
+  return ok_status();
+}
+
+Status read_entries(const Json& json, const char* section, Entries& out) {
+  const Json* object = json.find(section);
+  if (object == nullptr || !object->is_object()) return error(StatusCode::kCorrupt, "no object \"{}\"", section);
   for (const auto& [name, e] : object->as_object()) {
+    const std::string where = format("{} {}: ", section, json_quote(name.substr(0, 128)));
+    if (!e.is_object()) return error(StatusCode::kCorrupt, "{}expected an object, found {}", where, e.type_name());
+    PM_RETURN_IF_ERROR(check_keys(e, {"sha256", "size"}, where));
     const Json* digest = e.find("sha256");
     const Json* size = e.find("size");
     LockFile::Entry entry;
     if (digest == nullptr || !digest->is_string() || !from_hex(digest->as_string(), entry.sha256)) {
-      return error(StatusCode::kCorrupt, "{} \"{}\": \"sha256\" must be 64 hexadecimal digits", key, name);
+      return error(StatusCode::kCorrupt, "{}\"sha256\" must be 64 hexadecimal digits", where);
     }
     if (size == nullptr || !size->is_int() || size->as_int() < 0) {
-      return error(StatusCode::kCorrupt, "{} \"{}\": \"size\" must be a non-negative integer", key, name);
+      return error(StatusCode::kCorrupt, "{}\"size\" must be a non-negative integer", where);
     }
     entry.size_bytes = static_cast<uint64_t>(size->as_int());
-    out.emplace(name, entry);
+    out.emplace_hint(out.end(), name, entry);
   }
+  return ok_status();
+}
+
+Status read_text(const Json& json, const char* key, std::string& out) {
+  const Json* v = json.find(key);
+  if (v == nullptr || !v->is_string()) return error(StatusCode::kCorrupt, "no string \"{}\"", key);
+  out = v->as_string();
   return ok_status();
 }
 
 }  // namespace
 
 Sha256Digest LockFile::model_digest() const {
+  // Every field is delimited, so that no two locks hash the same bytes: names hold no zero, digests and sizes have fixed lengths,
+  // and each section begins with its name and its count.
   Sha256 hash;
-  for (const Entries* entries : {&files, &tensors, &experts}) {
+  const auto add = [&hash](const void* data, size_t bytes) { hash.update({static_cast<const std::byte*>(data), bytes}); };
+  const auto add_number = [&add](uint64_t v) {
+    uint8_t little_endian[8];
+    for (int i = 0; i < 8; ++i) little_endian[i] = static_cast<uint8_t>(v >> (8 * i));
+    add(little_endian, 8);
+  };
+  const std::pair<const char*, const Entries*> sections[] = {{"files", &files}, {"tensors", &tensors}, {"experts", &experts}};
+  for (const auto& [section, entries] : sections) {
+    add(section, std::strlen(section) + 1);
+    add_number(entries->size());
     for (const auto& [name, entry] : *entries) {
-      hash.update(std::as_bytes(std::span(name)));
-      hash.update(std::as_bytes(std::span("\0", 1)));
-      hash.update(std::as_bytes(std::span(entry.sha256)));
+      add(name.c_str(), name.size() + 1);
+      add(entry.sha256.data(), entry.sha256.size());
+      add_number(entry.size_bytes);
     }
   }
   return hash.finish();
@@ -70,27 +107,33 @@ std::string lock_to_json(const LockFile& lock) {
 
 Result<LockFile> parse_lock_json(std::string_view text) {
   PM_ASSIGN_OR_RETURN(const Json json, parse_json(text, {.max_depth = 4}));
+  if (!json.is_object()) return error(StatusCode::kCorrupt, "expected an object, found {}", json.type_name());
+  // Before all else: another version may mean anything by the other keys.
+  LockFile lock;
   const Json* version = json.find("format_version");
   if (version == nullptr || !version->is_int()) return error(StatusCode::kCorrupt, "no integer \"format_version\"");
-  LockFile lock;
   if (version->as_int() != lock.format_version) {
     return error(StatusCode::kUnsupported, "format_version {}: this build reads {}; run 'pointsman lock' again", version->as_int(), lock.format_version);
   }
-  if (const Json* v = json.find("tool_version"); v != nullptr && v->is_string()) lock.tool_version = v->as_string();
-  if (const Json* v = json.find("created"); v != nullptr && v->is_string()) lock.created = v->as_string();
+  PM_RETURN_IF_ERROR(check_keys(json, {"format_version", "tool_version", "created", "model_digest", "files", "tensors", "experts"}, ""));
+  PM_RETURN_IF_ERROR(read_text(json, "tool_version", lock.tool_version));
+  PM_RETURN_IF_ERROR(read_text(json, "created", lock.created));
   PM_RETURN_IF_ERROR(read_entries(json, "files", lock.files));
   PM_RETURN_IF_ERROR(read_entries(json, "tensors", lock.tensors));
   PM_RETURN_IF_ERROR(read_entries(json, "experts", lock.experts));
   for (const auto& [name, entry] : lock.files) {
-    if (name.empty() || name.find('/') != std::string::npos || name == "." || name == "..") {
-      return error(StatusCode::kCorrupt, "files {}: expected a plain file name", json_quote(name));
+    if (!is_plain_file_name(name)) return error(StatusCode::kCorrupt, "files {}: expected a plain file name", json_quote(name.substr(0, 128)));
+  }
+  for (const Entries* entries : {&lock.tensors, &lock.experts}) {
+    for (const auto& [name, entry] : *entries) {
+      if (!is_plain_tensor_name(name)) return error(StatusCode::kCorrupt, "name {} is empty, too long or holds control characters", json_quote(name.substr(0, 128)));
     }
   }
-  // The digest of all entries guards against an edit by hand or a cut file.
-  const Json* digest = json.find("model_digest");
+  std::string claimed_text;
+  PM_RETURN_IF_ERROR(read_text(json, "model_digest", claimed_text));
   Sha256Digest claimed;
-  if (digest == nullptr || !digest->is_string() || !from_hex(digest->as_string(), claimed) || claimed != lock.model_digest()) {
-    return error(StatusCode::kCorrupt, "\"model_digest\" does not match the entries; the file was edited or damaged");
+  if (!from_hex(claimed_text, claimed) || claimed != lock.model_digest()) {
+    return error(StatusCode::kCorrupt, "\"model_digest\" does not match the entries: the file was edited or damaged; run 'pointsman lock' again");
   }
   return lock;
 }

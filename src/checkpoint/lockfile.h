@@ -4,6 +4,9 @@
 // and of every expert (its parts in the order gate, up, down, one after the other), with sizes. Format: docs/formats/lockfile.md.
 //
 // The lock is bound to names and ranges, not to shard files: a checkpoint sharded anew still matches.
+//
+// Reading is strict: another format_version is kUnsupported; an unknown or missing key, a name that is not plain, or entries that do
+// not add up to "model_digest" are kCorrupt. The clock is the caller's: the same lock gives the same text.
 #pragma once
 
 #include <map>
@@ -32,7 +35,7 @@ struct LockFile {
   // "layers.3.experts.17" -> digest over gate|up|down bytes.
   std::map<std::string, Entry, std::less<>> experts;
 
-  // SHA-256 over all entries in order: names the model in traces and reports.
+  // SHA-256 over all entries in order (names, digests, sizes; not versions and time): names the model in traces and reports.
   Sha256Digest model_digest() const;
 };
 

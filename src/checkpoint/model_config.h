@@ -24,7 +24,7 @@ struct RopeConfig {
   double factor = 1;                   // linear and yarn
   int64_t original_max_position_embeddings = 0;  // yarn
   double beta_fast = 32, beta_slow = 1;          // yarn
-  double attention_factor = 0;         // yarn; 0 = 0.1 ln(factor) + 1
+  double attention_factor = 0;         // yarn; 0 = 0.1 ln(factor) + 1; what mscale and mscale_all_dim amount to is already in it
   bool truncate = true;                // yarn
 };
 
@@ -89,6 +89,9 @@ struct GenerationDefaults {
   double min_p = 0.0;
   double repetition_penalty = 1.0;
 };
+// Absent file or key: the defaults above.
 Result<GenerationDefaults> read_generation_defaults(FileSystem& fs, const std::string& directory);
+// The same from parsed JSON; null is an absent file.
+Result<GenerationDefaults> normalize_generation_defaults(const Json& generation);
 
 }  // namespace pointsman
