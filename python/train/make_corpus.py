@@ -37,6 +37,9 @@ WORDNET_BYTES = 5_000_000
 DOCS_BYTES = 6_500_000
 CODE_BYTES = 6_000_000
 
+PACKAGES = ("bible-kjv", "dict-devil", "dict-jargon", "dict-wn", "fortunes-zh",
+            "libpython3.11-stdlib", "python3.11-doc")
+
 SPLIT = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|"
          r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
@@ -52,6 +55,13 @@ Jeremiah Lamentations Ezekiel Daniel Hosea Joel Amos Obadiah Jonah Micah Nahum H
 Haggai Zechariah Malachi Matthew Mark Luke John Acts Romans 1Corinthians 2Corinthians Galatians
 Ephesians Philippians Colossians 1Thessalonians 2Thessalonians 1Timothy 2Timothy Titus Philemon
 Hebrews James 1Peter 2Peter 1John 2John 3John Jude Revelation""".split()
+
+
+# Dictionary entries with slurs or obscenities are left out.
+SLURS = re.compile(r"(?i)\b(nigg|negro|darkie|darky\b|coon\b|chink\b|kike|dago\b|wop\b|spic\b|gook|wetback|"
+                   r"faggot|\w*fuck|cunt|tranny|retard\b|half-breed|squaw\b|jap\b|paki\b|honky|whitey|"
+                   r"shit\w*\b|bullshit|cock-?sucker|ethnic slur|offensive (?:term|name|slang)|"
+                   r"disparaging|derogatory|\(obscene|obscene (?:term|slang)|vulgar slang)")
 
 
 def nfc(s):
@@ -135,6 +145,7 @@ def jargon(root):
         body = "\n\n".join(paras)
         body = re.sub(r"\{\s*([^{}]*?)\s*\}", r"{\1}", body)
         entries.append((head, head + "\n" + body + "\n", paras))
+    entries = [e for e in entries if not SLURS.search(e[1])]
     out = []
     for g in group(entries, 3):
         chats = []
@@ -158,6 +169,7 @@ def devil(root):
             paras.append("\n".join(x.rstrip() for x in lines)
                          if any(x.startswith("    ") for x in lines) else join_lines(lines))
         entries.append((block.split(",")[0], "\n\n".join(paras) + "\n", paras[0]))
+    entries = [e for e in entries if not SLURS.search(e[1])]
     out = []
     for g in group(entries, 4):
         chats = []
@@ -185,7 +197,7 @@ def wordnet(root, rng):
                 senses[-1].append(line)
         senses = ["  " + join_lines(s) for s in senses]
         glosses = [re.sub(r"^.*?\d+: ", "", s).split(" [")[0] for s in senses]
-        if not glosses or all(g in seen for g in glosses):
+        if SLURS.search(block) or not glosses or all(g in seen for g in glosses):
             continue
         seen.update(glosses)
         entries.append((lines[0], lines[0] + "\n" + "\n".join(senses) + "\n", glosses[0]))
@@ -237,7 +249,7 @@ def code(root, rng):
     texts = []
     for p in sorted(glob.glob(base + "/**/*.py", recursive=True)):
         rel = os.path.relpath(p, base)
-        if re.match(r"(pydoc_data|encodings/|lib2to3/|html/entities|test/|__phello__|idlelib/)", rel):
+        if not os.path.isfile(p) or re.match(r"(_sysconfigdata|pydoc_data|encodings/|lib2to3/|html/entities|test/|__phello__|idlelib/)", rel):
             continue
         with open(p, encoding="utf-8", errors="replace") as f:
             t = nfc(f.read())
@@ -414,6 +426,8 @@ def main():
         s["share"] = round(s["tokens_per_epoch"] / total, 4)
     packages = []
     for p in sorted(glob.glob(os.path.join(a.debs, "*.deb"))):
+        if not os.path.basename(p).startswith(PACKAGES):
+            continue
         with open(p, "rb") as f:
             packages.append({"file": os.path.basename(p), "sha256": hashlib.sha256(f.read()).hexdigest()})
     man = {"seed": SEED, "vocab": VOCAB, "epoch_tokens": int(flat.size), "domains": stats,
