@@ -3,7 +3,7 @@
 
 add_library(pm_options INTERFACE)
 # g++ 12 reports -Wrestrict inside its own std::string (PR 105329).
-target_compile_options(pm_options INTERFACE -Wall -Wextra -Wshadow -Wno-missing-field-initializers -Wno-restrict)
+target_compile_options(pm_options INTERFACE -Wall -Wextra -Wshadow -Wno-missing-field-initializers $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 if(CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
   # Everything but the kernels runs on any x86-64-v2 machine. Contraction is off: a * b + c is one rounding only where the code says fma.
   target_compile_options(pm_options INTERFACE -march=x86-64-v2 -ffp-contract=off)
@@ -21,7 +21,7 @@ function(pm_set_isa_flags)
       set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c;-mbmi2")
     elseif(file MATCHES "_avx512\\.cc$")
       set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS
-        "-Wno-maybe-uninitialized;-mavx2;-mfma;-mf16c;-mbmi2;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512bf16;-mavx512vnni;-mprefer-vector-width=512")
+        "$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>;-mavx2;-mfma;-mf16c;-mbmi2;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512bf16;-mavx512vnni;-mprefer-vector-width=512")
     endif()
   endforeach()
 endfunction()
