@@ -193,6 +193,12 @@ Status sort_by_name(std::vector<SafetensorsEntry>& entries) {
 
 Result<SafetensorsHeader> parse(simdjson::padded_string_view json, uint64_t data_bytes, uint64_t data_start) {
   if (json.length() == 0 || json.data()[0] != '{') return error(StatusCode::kCorrupt, "safetensors header: does not begin with '{{'; this is no safetensors file");
+  // simdjson would report both a cut header and text after it as "ended early".
+  const size_t last = std::string_view(json).find_last_not_of(" \t\r\n");
+  if (json.data()[last] != '}') {
+    return error(StatusCode::kCorrupt, "safetensors header: ends with \"{}\", expected '}}': it is cut, or something follows it",
+                 printable(std::string_view(json).substr(last < 15 ? 0 : last - 15, 16)));
+  }
   od::parser parser;
   od::document document;
   if (auto code = parser.iterate(json).get(document)) return json_error(code, "");
