@@ -16,6 +16,24 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
     text.replace(at, from.size(), to);
 }
 
+// Per token, which is short. Text that the expression cannot deal with stays as it is.
+void replace_matches(std::string& text, const Regex& regex, std::string_view to) {
+  if (text.empty() || utf8_valid_prefix(text) != text.size()) return;
+  RegexMatcher matcher;
+  matcher.set_subject(text);
+  std::string out;
+  size_t done = 0;
+  size_t begin = 0;
+  size_t end = 0;
+  for (size_t at = 0; matcher.next(regex, at, begin, end); at = end) {
+    out += std::string_view(text).substr(done, begin - done);
+    out += to;
+    done = end;
+  }
+  if (!matcher.status().ok()) return;
+  text = out + text.substr(done);
+}
+
 int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
@@ -92,8 +110,11 @@ Status Decoder::add(const Json& component) {
   } else if (type == "Replace") {
     step.kind = Kind::kReplace;
     PM_ASSIGN_OR_RETURN(spec::Pattern pattern, spec::get_pattern(component));
-    if (pattern.is_regex)
-      return error(StatusCode::kUnsupported, "tokenizer.json: decoder \"Replace\" with a regular expression");
+    if (pattern.is_regex) {
+      if (is_fused_)
+        return error(StatusCode::kUnsupported, "tokenizer.json: decoder Replace by expression after Fuse or ByteLevel");
+      PM_ASSIGN_OR_RETURN(step.regex, Regex::compile(pattern.text));
+    }
     step.text = std::move(pattern.text);
     PM_ASSIGN_OR_RETURN(step.content, spec::get_string(component, "content"));
   } else {
@@ -118,7 +139,13 @@ void Decoder::token_bytes(std::string_view text, bool is_first, std::string& out
           if (high >= 0 && low >= 0) token.assign(1, static_cast<char>(high * 16 + low));
         }
         break;
-      case Kind::kReplace: replace_all(token, step.text, step.content); break;
+      case Kind::kReplace:
+        if (step.regex) {
+          replace_matches(token, *step.regex, step.content);
+        } else {
+          replace_all(token, step.text, step.content);
+        }
+        break;
       case Kind::kStrip: strip(token, step.text, step.left, step.right); break;
       case Kind::kMetaspace: replace_all(token, step.text, is_first && step.drop_first ? "" : " "); break;
     }

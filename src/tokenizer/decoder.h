@@ -11,12 +11,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/json.h"
 #include "pointsman/status.h"
+#include "tokenizer/regex.h"
 
 namespace pointsman {
 
@@ -36,9 +38,10 @@ class Decoder {
   enum class Kind { kByteLevel, kByteFallback, kReplace, kStrip, kMetaspace };
   struct Step {
     Kind kind;
-    std::string text;     // Replace: pattern; Strip, Metaspace: the character
-    std::string content;  // Replace: replacement
-    size_t left = 0;      // Strip
+    std::string text;            // Replace: pattern; Strip, Metaspace: the character
+    std::string content;         // Replace: replacement
+    std::optional<Regex> regex;  // Replace: instead of the pattern, per token only
+    size_t left = 0;             // Strip
     size_t right = 0;
     bool drop_first = true;  // Metaspace: no space at the very beginning
   };

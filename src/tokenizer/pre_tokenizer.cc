@@ -127,6 +127,11 @@ Status PreTokenizer::add(const Json& component) {
     step.kind = Kind::kDigits;
     PM_ASSIGN_OR_RETURN(const bool individual, spec::get_bool(component, "individual_digits", false));
     step.behavior = individual ? Behavior::kIsolated : Behavior::kContiguous;
+  } else if (type == "CharDelimiterSplit") {
+    PM_ASSIGN_OR_RETURN(const std::string delimiter, spec::get_string(component, "delimiter"));
+    if (delimiter.empty()) return error(StatusCode::kCorrupt, "tokenizer.json: CharDelimiterSplit without its character");
+    pattern = Regex::escape(delimiter);
+    step.behavior = Behavior::kRemoved;
   } else if (type == "Punctuation") {
     step.kind = Kind::kPunctuation;
   } else {

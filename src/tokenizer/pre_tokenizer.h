@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The "pre_tokenizer" section: steps that cut text into pieces; merges never cross a cut. Every step works on each piece that
-// the step before it left. Known: Sequence, Split, ByteLevel, Whitespace, WhitespaceSplit, Digits, Punctuation, Metaspace.
+// the step before it left. Known: Sequence, Split, ByteLevel, CharDelimiterSplit, Whitespace, WhitespaceSplit, Digits,
+// Punctuation, Metaspace.
 //
 // Immutable and thread-safe.
 #pragma once

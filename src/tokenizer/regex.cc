@@ -78,7 +78,7 @@ class Translator {
   std::string result() { return std::move(out_); }
 
  private:
-  static constexpr std::string_view kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+  static constexpr std::string_view kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
 
   void take(size_t n) {
     out_ += in_.substr(at_, n);

@@ -4,7 +4,7 @@
 //
 // The files are written for Oniguruma's Ruby syntax, so patterns are translated first:
 //   \s \S    Unicode White_Space (PCRE2's own \s adds U+180E)
-//   \w \W    Alphabetic, M, Nd, Pc, as Oniguruma has it
+//   \w \W    Alphabetic, M, Nd, Pc and six Latin-1 numbers, as Oniguruma has it
 //   \h \H    hexadecimal digit
 //   ^ $      at every line
 //   (?m)     dot matches newline

@@ -114,6 +114,9 @@ std::string Tokenizer::token_bytes(int32_t id) const {
 }
 
 std::string Tokenizer::token_text(int32_t id) const {
+  for (const AddedToken& added : added_tokens_) {
+    if (added.id == id) return added.content;
+  }
   return vocabulary_.contains(id) ? text_in_file(id) : std::string();
 }
 

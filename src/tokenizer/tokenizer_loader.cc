@@ -231,7 +231,7 @@ class TokenizerLoader {
       if (token.content.empty()) continue;  // the library passes over them
       token.content.shrink_to_fit();
       max_id_ = std::max(max_id_, id);
-      text_bytes_ += token.content.size();
+      text_bytes_ += token.content.size() * (token.normalized ? 4 : 1);
       tokens.push_back(std::move(token));
     }
     if (reader_.failed()) return reader_status();
@@ -279,10 +279,6 @@ class TokenizerLoader {
       }
       if (placed[i]) return problem(StatusCode::kCorrupt, format("two added tokens have the id {}", token.id));
       placed[i] = true;
-      if (in_model < 0) {
-        if (Status s = add_token(token.id, token.content, false); !s.ok())
-          return s.with_context(format("{}: added_tokens", kFile));
-      }
       if (token.special) t.is_special_[i] = true;
       std::string text = token.content;
       if (token.normalized) {
@@ -290,6 +286,10 @@ class TokenizerLoader {
         PM_RETURN_IF_ERROR(t.normalizer_.apply(text, at_start, matcher));
         if (text.size() > kMaxAddedBytes * 4) return problem(StatusCode::kUnsupported, "an added token grows when normalised");
         text.shrink_to_fit();
+      }
+      if (in_model < 0) {
+        // A normalised token also decodes to its normalised content, as in the library.
+        if (Status s = add_token(token.id, text, false); !s.ok()) return s.with_context(format("{}: added_tokens", kFile));
       }
       (token.normalized ? normalized : raw).push_back({std::move(text), &token});
     }

@@ -44,7 +44,9 @@ void append_normalized(std::string& out, std::string_view text, NormalForm form)
     const uint32_t cp = utf8_decode_valid(text, i);
     utf8proc_int32_t parts[32];  // the longest decomposition has 18 characters
     int boundary = 0;
-    const utf8proc_ssize_t n = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(cp), parts, 32, options, &boundary);
+    // The reference's tables end before this character (Unicode 13) and neither split nor make it.
+    const utf8proc_ssize_t n =
+        cp == 0x11938 ? 0 : utf8proc_decompose_char(static_cast<utf8proc_int32_t>(cp), parts, 32, options, &boundary);
     if (n > 0 && n <= 32) {
       points.insert(points.end(), parts, parts + n);
     } else {
@@ -75,8 +77,20 @@ void append_normalized(std::string& out, std::string_view text, NormalForm form)
     i = end;
   }
   if (compose) {
-    const utf8proc_ssize_t n = utf8proc_normalize_utf32(points.data(), static_cast<utf8proc_ssize_t>(points.size()), options);
-    if (n >= 0) points.resize(static_cast<size_t>(n));
+    // U+11935 U+11930 would make U+11938: composed apart, they stay.
+    size_t kept = 0;
+    for (size_t begin = 0; begin < points.size();) {
+      size_t end = begin + 1;
+      while (end < points.size() && !(points[end] == 0x11930 && points[end - 1] == 0x11935)) ++end;
+      const utf8proc_ssize_t n =
+          utf8proc_normalize_utf32(points.data() + begin, static_cast<utf8proc_ssize_t>(end - begin), options);
+      const size_t length = n >= 0 ? static_cast<size_t>(n) : end - begin;
+      std::copy_n(points.begin() + static_cast<std::ptrdiff_t>(begin), length,
+                  points.begin() + static_cast<std::ptrdiff_t>(kept));
+      kept += length;
+      begin = end;
+    }
+    points.resize(kept);
   }
   for (const utf8proc_int32_t p : points) append_utf8(out, static_cast<uint32_t>(p));
 }

@@ -115,6 +115,10 @@ class Filter {
   Value sort();
   Value unique();
   Value dictsort();
+  Value batch();
+  Value slices();
+  Value groupby();
+  Value urlencode();
   Value extreme(bool largest);
   Value sum();
   Value join();
@@ -226,6 +230,89 @@ Value Filter::dictsort() {
     keys.push_back(fold_case(by == "key" ? key : value, b.flag(0)));
   }
   return in_.heap().list(sorted(pairs, keys, b.flag(2)));
+}
+
+Value Filter::batch() {
+  const Bound b = bind({"linecount", "fill_with"});
+  const int64_t size = b.integer(in_, 0, 0);
+  if (size <= 0 || size > 1'000'000) return in_.fail("batch requires a number of items");
+  std::vector<Value> out;
+  std::vector<Value> row;
+  const auto close = [&] {
+    out.push_back(in_.heap().list(std::move(row)));
+    row.clear();
+  };
+  for (const Value& item : items()) {
+    if (!in_.step()) return {};
+    if (static_cast<int64_t>(row.size()) == size) close();
+    row.push_back(item);
+  }
+  if (!row.empty()) {
+    while (b.has(1) && static_cast<int64_t>(row.size()) < size) {
+      if (!in_.step()) return {};
+      row.push_back(b[1]);
+    }
+    close();
+  }
+  return in_.heap().list(std::move(out), Kind::kGenerator);
+}
+
+// So many lists of nearly equal length; the longer ones come first.
+Value Filter::slices() {
+  const Bound b = bind({"slices", "fill_with"});
+  const int64_t count = b.integer(in_, 0, 0);
+  if (count <= 0 || !in_.step(static_cast<uint64_t>(count))) return in_.fail("slice requires a number of slices");
+  const std::vector<Value> all = items();
+  const size_t n = static_cast<size_t>(count);
+  std::vector<Value> out;
+  size_t at = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const size_t size = all.size() / n + (i < all.size() % n ? 1 : 0);
+    std::vector<Value> part(all.begin() + static_cast<std::ptrdiff_t>(at),
+                            all.begin() + static_cast<std::ptrdiff_t>(at + size));
+    if (b.has(1) && i >= all.size() % n) part.push_back(b[1]);
+    at += size;
+    out.push_back(in_.heap().list(std::move(part)));
+  }
+  return in_.heap().list(std::move(out), Kind::kGenerator);
+}
+
+Value Filter::groupby() {
+  const Bound b = bind({"attribute", "default", "case_sensitive"});
+  if (!b.has(0)) return in_.fail("groupby requires an attribute");
+  const std::vector<Value> all = items();
+  std::vector<Value> keys;
+  for (const Value& item : all) {
+    if (in_.failed() || !in_.step()) return {};
+    keys.push_back(fold_case(follow(item, b[0], b.has(1) ? &b[1] : nullptr), b.flag(2)));
+  }
+  // Items and keys are sorted alike.
+  const std::vector<Value> order = sorted(all, keys, false);
+  const std::vector<Value> key_order = sorted(keys, keys, false);
+  std::vector<Value> out;
+  for (size_t i = 0; i < order.size();) {
+    std::vector<Value> group;
+    const size_t first = i;
+    for (; i < order.size() && (i == first || in_.same(key_order[i], key_order[first])); ++i) group.push_back(order[i]);
+    if (in_.failed()) return {};
+    const Value grouper = follow(group[0], b[0], b.has(1) ? &b[1] : nullptr);
+    Value pair = in_.heap().list({grouper, in_.heap().list(std::move(group))}, Kind::kTuple);
+    pair.ref().name = "group";
+    out.push_back(std::move(pair));
+  }
+  return in_.heap().list(std::move(out));
+}
+
+Value Filter::urlencode() {
+  if (!input_.is_string())
+    return in_.fail_with(StatusCode::kUnsupported, "urlencode of a value that is no text is not supported");
+  std::string out;
+  for (const char c : input_.text()) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       (c != '\0' && std::strchr("_.-~/", c) != nullptr);
+    out += plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned>(static_cast<unsigned char>(c)));
+  }
+  return text(std::move(out));
 }
 
 Value Filter::extreme(bool largest) {
@@ -493,6 +580,10 @@ Value Filter::run() {
   if (n == "dictsort") return dictsort();
   if (n == "sort") return sort();
   if (n == "unique") return unique();
+  if (n == "groupby") return groupby();
+  if (n == "batch") return batch();
+  if (n == "slice") return slices();
+  if (n == "urlencode") return urlencode();
   if (n == "min") return extreme(false);
   if (n == "max") return extreme(true);
   if (n == "sum") return sum();

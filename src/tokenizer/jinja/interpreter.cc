@@ -184,6 +184,9 @@ Interpreter::Flow Interpreter::run_for(const Stmt& s) {
     if (run_body(s.bodies[0]) == Flow::kBreak) break;
   }
   scope_ = outer;
+  // Loops inside loops would add up. A `loop` that was kept somewhere has no neighbours any more.
+  heap_.release(state.items.size() * sizeof(Value));
+  state.items = {};
   return Flow::kNormal;
 }
 
@@ -345,6 +348,9 @@ Value Interpreter::eval_name(const Expr& e) {
       v.ref().name = e.text;
       return v;
     }
+  }
+  for (const std::string_view builtin : {"cycler", "joiner", "lipsum"}) {
+    if (e.text == builtin) return fail_with(StatusCode::kUnsupported, format("'{}' is not supported", e.text));
   }
   return heap_.undefined(format("'{}' is undefined", e.text));
 }

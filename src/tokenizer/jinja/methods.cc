@@ -274,7 +274,8 @@ Value TextMethod::run() {
   }
   if (!takes(0, 0)) return {};
   if (n == "upper") return in_.string(upper(self_));
-  if (n == "lower" || n == "casefold") return in_.string(lower(self_));
+  if (n == "lower") return in_.string(lower(self_));
+  if (n == "casefold") return in_.string(casefold(self_));
   if (n == "title") return in_.string(title(self_));
   if (n == "capitalize") return in_.string(capitalize(self_));
   if (n == "swapcase") return in_.string(swap_case(self_));
@@ -285,7 +286,7 @@ Value TextMethod::run() {
   if (n == "isalnum") return Value::boolean(all_characters(self_, [](uint32_t c) { return is_letter(c) || is_numeric(c); }));
   if (n == "isupper") return Value::boolean(is_upper_text(self_));
   if (n == "islower") return Value::boolean(is_lower_text(self_));
-  return in_.fail("str has no method '{}'", n);
+  return in_.fail_with(StatusCode::kUnsupported, fmt::format("str.{}() is not supported", n));
 }
 
 }  // namespace
@@ -372,7 +373,9 @@ Value Interpreter::call_builtin(std::string_view name, const Arguments& argument
       if (__builtin_add_overflow(i, v[2], &i)) break;
     }
     if (!step(items.size() / 4)) return {};
-    return heap_.list(std::move(items));
+    Value list = heap_.list(std::move(items));
+    list.ref().name = v[2] == 1 ? fmt::format("range({}, {})", v[0], v[1]) : fmt::format("range({}, {}, {})", v[0], v[1], v[2]);
+    return list;
   }
   // dict and namespace
   Value out = heap_.object(name == "dict" ? Kind::kDict : Kind::kNamespace);

@@ -282,11 +282,11 @@ Value Interpreter::get_attribute(const Value& object, std::string_view name) {
   static constexpr std::string_view kListChanges[] = {"append", "clear",  "extend",  "insert",
                                                       "pop",    "remove", "reverse", "sort"};
   static constexpr std::string_view kTextMethods[] = {
-      "capitalize", "casefold", "center",    "count",      "endswith",  "find",         "format",       "index",
-      "isalnum",    "isalpha",  "isdecimal", "isdigit",    "islower",   "isnumeric",    "isspace",      "isupper",
-      "join",       "ljust",    "lower",     "lstrip",     "partition", "removeprefix", "removesuffix", "replace",
-      "rfind",      "rindex",   "rjust",     "rpartition", "rsplit",    "rstrip",       "split",        "splitlines",
-      "startswith", "strip",    "swapcase",  "title",      "upper",     "zfill"};
+      "capitalize", "casefold",   "center",  "count",     "encode",     "endswith",  "find",         "format",
+      "index",      "isalnum",    "isalpha", "isdecimal", "isdigit",    "islower",   "isnumeric",    "isspace",
+      "isupper",    "join",       "ljust",   "lower",     "lstrip",     "partition", "removeprefix", "removesuffix",
+      "replace",    "rfind",      "rindex",  "rjust",     "rpartition", "rsplit",    "rstrip",       "split",
+      "splitlines", "startswith", "strip",   "swapcase",  "title",      "upper",     "zfill"};
   const auto is_one_of = [&](const auto& names) {
     return std::find(std::begin(names), std::end(names), name) != std::end(names);
   };
@@ -316,6 +316,10 @@ Value Interpreter::get_attribute(const Value& object, std::string_view name) {
       if (is_one_of(kListChanges)) return unsafe();
       [[fallthrough]];
     case Kind::kTuple:
+      if (object.is(Kind::kTuple) && object.ref().name == "group") {
+        if (name == "grouper") return object.ref().items[0];
+        if (name == "list") return object.ref().items[1];
+      }
       if (name == "index" || name == "count" || (name == "copy" && object.is(Kind::kList))) return method();
       break;
     case Kind::kLoop: {
@@ -344,7 +348,7 @@ Value Interpreter::loop_attribute(const Object& loop, std::string_view name) {
   if (name == "length") return Value::integer(n);
   if (name == "depth") return Value::integer(1);
   if (name == "depth0") return Value::integer(0);
-  if (name == "previtem") return i > 0 ? loop.items[loop.cursor - 1] : heap_.undefined("there is no previous item");
+  if (name == "previtem") return i > 0 && i <= n ? loop.items[loop.cursor - 1] : heap_.undefined("there is no previous item");
   if (name == "nextitem") return i + 1 < n ? loop.items[loop.cursor + 1] : heap_.undefined("there is no next item");
   return {};
 }

@@ -273,7 +273,8 @@ class Parser {
           digits.remove_prefix(2);
         }
         const auto [end, ec] = std::from_chars(digits.data(), digits.data() + digits.size(), out->integer, base);
-        if (ec != std::errc() || end != digits.data() + digits.size()) fail(format("{} is no 64-bit integer", token.text));
+        if (ec != std::errc() || end != digits.data() + digits.size())
+          unsupported(format("an integer of more than 64 bits ({})", token.text.substr(0, 40)));
         next();
         return out;
       }

@@ -243,6 +243,10 @@ std::string lower(std::string_view text) {
   return out;
 }
 
+std::string casefold(std::string_view text) {
+  return replace(replace(lower(text), "\xC3\x9F", "ss", -1), "\xCF\x82", "\xCF\x83", -1);
+}
+
 std::string capitalize(std::string_view text) {
   if (text.empty()) return {};
   size_t i = 0;

@@ -34,6 +34,7 @@ std::string escape_html(std::string_view text);
 
 std::string upper(std::string_view text);
 std::string lower(std::string_view text);
+std::string casefold(std::string_view text);  // lower, and 'ß' becomes "ss"
 std::string capitalize(std::string_view text);
 std::string swap_case(std::string_view text);
 std::string title(std::string_view text);        // str.title(): a new word after every character that has no case

@@ -188,7 +188,14 @@ void append_repr(std::string& out, const Value& v, int depth) {
     case Kind::kInt: out += std::to_string(v.as_int()); return;
     case Kind::kFloat: out += python_repr(v.as_float()); return;
     case Kind::kString: out += v.is_markup() ? format("Markup({})", python_repr(v.text())) : python_repr(v.text()); return;
-    case Kind::kList: items("[", "]"); return;
+    case Kind::kList:
+      // A range shows how it was made.
+      if (!v.ref().name.empty()) {
+        out += v.ref().name;
+      } else {
+        items("[", "]");
+      }
+      return;
     case Kind::kTuple: items("(", v.ref().items.size() == 1 ? ",)" : ")"); return;
     case Kind::kView: items(v.ref().name + "([", "])"); return;
     case Kind::kDict: members(); return;

@@ -129,7 +129,7 @@ struct Object {
   const Macro* macro = nullptr;
   Scope* scope = nullptr;  // macro: where it was defined
   Value self;              // method: its object; view: unused
-  std::string name;        // method, builtin; view: "dict_keys" ...
+  std::string name;        // method, builtin; view: "dict_keys" ...; list: "range(0, 3)"; tuple: "group" (of groupby)
   Value last_changed;      // loop.changed()
 };
 
@@ -155,6 +155,7 @@ class Heap {
     return v;
   }
   void charge(uint64_t bytes) { meter_.bytes += bytes; }
+  void release(uint64_t bytes) { meter_.bytes -= bytes; }
   bool is_full() const { return meter_.bytes > kMaxBytes; }
 
  private:
