@@ -51,14 +51,14 @@ EngineOptions base_options(Numerics numerics) {
 }
 
 // Greedy tokens, and a digest of the logits of every step.
-struct Run {
+struct Generation {
   std::vector<int32_t> tokens;
   Xxh3Digest logits;
-  friend bool operator==(const Run&, const Run&) = default;
+  friend bool operator==(const Generation&, const Generation&) = default;
 };
 
-Run greedy(Engine& engine, const std::vector<int32_t>& prompt, size_t n, size_t split) {
-  Run run;
+Generation greedy(Engine& engine, const std::vector<int32_t>& prompt, size_t n, size_t split) {
+  Generation run;
   Xxh3 hash;
   auto session = engine.new_session();
   EXPECT_TRUE(session.ok()) << session.status().to_string();
@@ -96,7 +96,7 @@ TEST(Bundled, TwoHundredGreedyTokensEqualTransformersInFp32) {
   ASSERT_NE(engine, nullptr);
   ASSERT_GE(prompts().size(), 20u);
   for (size_t i = 0; i < prompts().size(); ++i) {
-    const Run run = greedy(*engine, prompts()[i].ids, prompts()[i].greedy.size(), 0);
+    const Generation run = greedy(*engine, prompts()[i].ids, prompts()[i].greedy.size(), 0);
     EXPECT_THAT(run.tokens, ::testing::ElementsAreArray(prompts()[i].greedy)) << "prompt " << i;
   }
 }
@@ -130,7 +130,7 @@ TEST_P(Invariance, BudgetsThreadsAndCachesChangeNothing) {
   const uint64_t smallest = plan->smallest_budget_bytes;
   const uint64_t all = plan->full_residency_bytes;
 
-  std::vector<Run> reference;
+  std::vector<Generation> reference;
   for (const int threads : {1, 2}) {
     for (const double share : {0.0, 0.25, 0.5, 1.0}) {
       options.num_threads = threads;
@@ -140,7 +140,7 @@ TEST_P(Invariance, BudgetsThreadsAndCachesChangeNothing) {
       auto engine = load(options);
       ASSERT_NE(engine, nullptr);
       for (size_t i = 0; i < prompts().size(); ++i) {
-        const Run run = greedy(*engine, prompts()[i].ids, share == 0 ? 60 : 200, 0);
+        const Generation run = greedy(*engine, prompts()[i].ids, share == 0 ? 60 : 200, 0);
         if (threads == 1 && share == 0.0) reference.push_back(run);
         if (share == 0.0) {
           EXPECT_EQ(run, reference[i]) << "prompt " << i << " threads " << threads << " smallest budget";
@@ -155,7 +155,7 @@ TEST_P(Invariance, BudgetsThreadsAndCachesChangeNothing) {
       if (share == 1.0) EXPECT_EQ(engine->stats().experts.evicted, 0u);
       options.memory_bytes = 64 << 20;
     }
-    for (Run& r : reference) r.tokens.resize(60);
+    for (Generation& r : reference) r.tokens.resize(60);
   }
 }
 
@@ -171,7 +171,7 @@ TEST_P(Invariance, PrefillSplitsAndColdCachesChangeNoBit) {
   std::vector<int32_t> ids;
   for (const Prompt& p : prompts()) ids.insert(ids.end(), p.ids.begin(), p.ids.end());
   ids.resize(std::min<size_t>(ids.size(), 200));
-  const Run whole = greedy(*engine, ids, 16, 0);
+  const Generation whole = greedy(*engine, ids, 16, 0);
   for (const size_t split : {size_t{1}, size_t{7}, size_t{64}}) EXPECT_EQ(greedy(*engine, ids, 16, split), whole) << "split " << split;
   EXPECT_EQ(greedy(*small_chunks, ids, 16, 0), whole) << "passes of 7";
   engine->evict_experts();
@@ -206,12 +206,12 @@ TEST(Policies, AllGiveTheSameTokens) {
   auto plan = Engine::plan(options);
   ASSERT_TRUE(plan.ok());
   options.memory_bytes = plan->smallest_budget_bytes + (plan->full_residency_bytes - plan->smallest_budget_bytes) / 3;
-  Run first;
+  Generation first;
   for (const char* policy : {"lru", "lru_per_layer"}) {
     options.policy = policy;
     auto engine = load(options);
     ASSERT_NE(engine, nullptr);
-    const Run run = greedy(*engine, prompts()[1].ids, 40, 0);
+    const Generation run = greedy(*engine, prompts()[1].ids, 40, 0);
     if (first.tokens.empty()) first = run;
     EXPECT_EQ(run, first) << policy;
   }
