@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// pointsman bench decode: prefill and decode rates of a model, per budget, against the rate at which this machine reads memory. The stream
+// rate is measured between the runs it is compared with.
+#include <chrono>
+#include <cstdio>
+
+#include "base/log.h"
+#include "base/philox.h"
+#include "base/thread_pool.h"
+#include "checkpoint/model_config.h"
+#include "cli/args.h"
+#include "cli/bench.h"
+#include "cli/command.h"
+#include "cli/engine_flags.h"
+#include "cli/interrupt.h"
+#include "cli/load.h"
+#include "cli/quantiles.h"
+#include "cli/stats.h"
+#include "cli/stream_rate.h"
+#include "engine/engine_impl.h"
+#include "memory/budget.h"
+
+namespace pointsman::cli {
+namespace {
+
+constexpr const char* kName = "bench decode";
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+
+struct Flags {
+  EngineFlags engine;
+  int64_t tokens = 64, prompt = 128, repeat = 3, seed = 0, stream_mib = 256;
+  std::string budgets, feed = "random";
+  bool json = false;
+};
+
+// Token ids of a prompt that nobody wrote: spread over the vocabulary, so that routing is too.
+int32_t random_token(uint64_t seed, uint64_t position, int64_t vocab) {
+  const uint32_t r = random_u32(seed, RandomPurpose::kTest, 0, 0, position, 0);
+  return static_cast<int32_t>((uint64_t{r} * static_cast<uint64_t>(vocab)) >> 32);
+}
+
+struct Run {
+  uint64_t budget_bytes = 0;
+  std::vector<double> prefill_tps, decode_tps, token_ms;  // per repetition, per repetition, per token
+  double stream_gbps = 0;
+  uint64_t active_bytes = 0;
+  double prefill_flops_per_token = 0;
+  Json engine;  // statistics of the measured repetitions
+  std::string line;
+
+  double weight_gbps() const { return median(decode_tps) * static_cast<double>(active_bytes) * 1e-9; }
+  double of_stream() const { return stream_gbps > 0 ? weight_gbps() / stream_gbps : 0; }
+  double prefill_gflops() const { return median(prefill_tps) * prefill_flops_per_token * 1e-9; }
+};
+
+// Two operations per weight that a prompt token meets: every dense matrix but the embedding and the head (which only the last token
+// needs), and the experts chosen. Attention scores are left out.
+double flops_per_prompt_token(Engine& engine) {
+  const Engine::Impl& e = engine.impl();
+  double weights = 0;
+  for (const DenseBinding& b : e.binding.dense) {
+    const bool is_vocabulary = b.matrix == &e.binding.weights->embed_tokens || b.matrix == &e.binding.weights->lm_head;
+    if (b.matrix != nullptr && !is_vocabulary) weights += static_cast<double>(b.entry->num_elements());
+  }
+  if (e.binding.experts != nullptr) {
+    const ExpertInfo& x = e.binding.experts->at(0, 0);
+    double one = 0;
+    for (const ExpertPartInfo& p : x.parts) one += static_cast<double>(p.rows) * static_cast<double>(p.cols);
+    weights += one * static_cast<double>(e.config.num_experts_per_tok) * static_cast<double>(e.binding.experts->num_layers());
+  }
+  return 2 * weights;
+}
+
+Status measure(const Flags& f, Engine& engine, Run& run) {
+  PM_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, engine.new_session());
+  const int64_t vocab = num_token_ids(engine);
+  const int64_t prompt_tokens = std::min(f.prompt, session->context_length() - 1);
+  const int64_t steps = std::min(f.tokens, session->context_length() - prompt_tokens);
+  run.active_bytes = engine.memory_plan().active_weight_bytes_per_token;
+  run.prefill_flops_per_token = flops_per_prompt_token(engine);
+  // The first repetition warms up: pages, caches, experts.
+  for (int64_t repetition = 0; repetition <= f.repeat; ++repetition) {
+    const bool counts = repetition > 0;
+    if (repetition == 1) engine.reset_stats();
+    PM_RETURN_IF_ERROR(session->rewind(0));
+    const uint64_t seed = static_cast<uint64_t>(f.seed + repetition);
+    std::vector<int32_t> prompt(static_cast<size_t>(prompt_tokens));
+    for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = random_token(seed, i, vocab);
+    auto start = Clock::now();
+    PM_ASSIGN_OR_RETURN(std::span<const float> logits, session->prefill(prompt));
+    if (counts) run.prefill_tps.push_back(static_cast<double>(prompt_tokens) / seconds_since(start));
+    const auto decode_start = Clock::now();
+    for (int64_t i = 0; i < steps; ++i) {
+      if (was_interrupted()) return {StatusCode::kUnavailable, "interrupted"};
+      const int32_t token = f.feed == "random" ? random_token(seed, static_cast<uint64_t>(prompt_tokens + i), vocab)
+                                               : static_cast<int32_t>(std::max_element(logits.begin(), logits.begin() + vocab) - logits.begin());
+      start = Clock::now();
+      PM_ASSIGN_OR_RETURN(logits, session->decode(token));
+      if (counts) run.token_ms.push_back(1e3 * seconds_since(start));
+    }
+    if (counts) run.decode_tps.push_back(static_cast<double>(steps) / seconds_since(decode_start));
+  }
+  run.engine = Json::object();
+  add_engine_stats(run.engine, engine);
+  const EngineStats s = engine.stats();
+  const double asked = static_cast<double>(s.experts.hits + s.experts.misses);
+  run.line = asked > 0 ? format("{:.1f} % hits, {} read", 100 * static_cast<double>(s.experts.hits) / asked,
+                                human_bytes(static_cast<double>(s.experts.bytes_read)))
+                       : "dense";
+  return ok_status();
+}
+
+void print_run(const Run& r) {
+  std::printf("budget %s\n", human_bytes(static_cast<double>(r.budget_bytes)).c_str());
+  std::printf("  prefill %9.1f tokens/s  (%.1f to %.1f)  %.1f GFLOP/s\n", median(r.prefill_tps), quantile(r.prefill_tps, 0), quantile(r.prefill_tps, 1),
+              r.prefill_gflops());
+  std::printf("  decode  %9.1f tokens/s  (%.1f to %.1f)  p50 %.3f ms  p95 %.3f ms  p99 %.3f ms\n", median(r.decode_tps), quantile(r.decode_tps, 0),
+              quantile(r.decode_tps, 1), quantile(r.token_ms, 0.5), quantile(r.token_ms, 0.95), quantile(r.token_ms, 0.99));
+  std::printf("  weights %9.2f GB/s of %.2f GB/s that memory gives (%.0f %%)  %s\n", r.weight_gbps(), r.stream_gbps, 100 * r.of_stream(), r.line.c_str());
+}
+
+Json spread(const std::vector<double>& values) {
+  Json j = Json::object();
+  j.set("median", median(values));
+  j.set("min", quantile(values, 0));
+  j.set("max", quantile(values, 1));
+  return j;
+}
+
+Json to_json(const Run& r) {
+  Json j = Json::object();
+  j.set("budget_bytes", r.budget_bytes);
+  j.set("prefill_tokens_per_s", spread(r.prefill_tps));
+  j.set("prefill_gflops", r.prefill_gflops());
+  j.set("decode_tokens_per_s", spread(r.decode_tps));
+  Json ms = Json::object();
+  ms.set("p50", quantile(r.token_ms, 0.5));
+  ms.set("p95", quantile(r.token_ms, 0.95));
+  ms.set("p99", quantile(r.token_ms, 0.99));
+  ms.set("max", quantile(r.token_ms, 1));
+  j.set("token_ms", std::move(ms));
+  j.set("active_weight_bytes_per_token", r.active_bytes);
+  j.set("weight_gbps", r.weight_gbps());
+  j.set("stream_gbps", r.stream_gbps);
+  j.set("of_stream", r.of_stream());
+  j.set("engine", r.engine);
+  return j;
+}
+
+Result<std::vector<uint64_t>> parse_budgets(const Flags& f, const EngineOptions& options) {
+  std::vector<uint64_t> budgets;
+  for (size_t begin = 0; begin < f.budgets.size();) {
+    const size_t end = std::min(f.budgets.find(',', begin), f.budgets.size());
+    PM_ASSIGN_OR_RETURN(const uint64_t bytes, parse_bytes(f.budgets.substr(begin, end - begin)));
+    budgets.push_back(bytes);
+    begin = end + 1;
+  }
+  if (budgets.empty()) budgets.push_back(options.memory_bytes);
+  return budgets;
+}
+
+// Loads the model once per budget. The stream rate is taken before the model is in memory, and again after: the mean of the two.
+Status measure_budget(const Flags& f, EngineOptions options, uint64_t budget, Run& run, bool& running) {
+  options.memory_bytes = budget;
+  const uint64_t stream_bytes = static_cast<uint64_t>(f.stream_mib) << 20;
+  const auto stream = [&](int threads) {
+    ThreadPool pool(threads);
+    return measure_stream_gbps(pool, stream_bytes);
+  };
+  double before = 0;
+  int threads = 0;
+  {
+    PM_ASSIGN_OR_RETURN(const MemoryPlan plan, Engine::plan(options));
+    if (!plan.fits()) {
+      return error(StatusCode::kBudgetExceeded, "the smallest budget is {} bytes, {} was given", plan.smallest_budget_bytes, plan.budget_bytes);
+    }
+    threads = plan.num_threads;
+    before = stream(threads);
+    PM_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, load_with_progress(options, !f.engine.log.no_progress));
+    running = true;
+    run.budget_bytes = engine->memory_plan().budget_bytes;
+    PM_RETURN_IF_ERROR(measure(f, *engine, run));
+  }
+  run.stream_gbps = (before + stream(threads)) / 2;
+  return ok_status();
+}
+
+}  // namespace
+
+int run_bench_decode(int argc, char** argv) {
+  ArgParser args(kName, "Prefill and decode rates with a prompt of random tokens, per budget.",
+                 "  pointsman bench decode MODEL --budgets 12MiB,24MiB,48MiB -n 64 --json\n"
+                 "  pointsman bench decode MODEL --memory 2GiB --feed greedy\n"
+                 "Tokens are random by default: routing is spread, as text spreads it, and does not run in circles.\n"
+                 "The buffer of the stream rate is outside the budget, and gone while the model runs.\n");
+  Flags f;
+  f.engine.declare(args);
+  args.option("-n,--max-tokens", f.tokens, "tokens to decode per repetition (default: 64)");
+  args.option("--prompt-tokens", f.prompt, "tokens of the prompt (default: 128)");
+  args.option("--repeat", f.repeat, "repetitions after one that warms up (default: 3)");
+  args.option("--budgets", f.budgets, "several budgets, one after the other: 12MiB,24MiB (default: --memory)");
+  args.option("--feed", f.feed, "random (default) or greedy: what is decoded next");
+  args.option("--seed", f.seed, "seed of the random tokens (default: 0)");
+  args.option("--stream-mib", f.stream_mib, "buffer of the stream rate (default: 256)");
+  args.flag("--json", f.json, "one JSON object");
+  if (auto code = args.parse(argc, argv)) return *code;
+  if (f.tokens < 1 || f.prompt < 1 || f.repeat < 1 || f.seed < 0 || f.stream_mib < 1) {
+    return usage_error(kName, "-n, --prompt-tokens, --repeat and --stream-mib must be 1 or more, --seed 0 or more");
+  }
+  if (f.feed != "random" && f.feed != "greedy") return usage_error(kName, format("--feed {}: expected random or greedy", f.feed));
+  EngineOptions options;
+  if (auto code = f.engine.resolve(kName, options)) return *code;
+  const Result<std::vector<uint64_t>> budgets = parse_budgets(f, options);
+  if (!budgets.ok()) return usage_error(kName, budgets.status().with_context("--budgets"));
+  catch_interrupts();
+  Json list = Json::array();
+  for (const uint64_t budget : *budgets) {
+    Run run;
+    bool running = false;
+    if (const Status s = measure_budget(f, options, budget, run, running); !s.ok()) return report(kName, s, running);
+    if (f.json) {
+      list.push_back(to_json(run));
+    } else {
+      print_run(run);
+      std::fflush(stdout);
+    }
+  }
+  if (f.json) {
+    Json j = Json::object();
+    j.set("schema_version", 1);
+    j.set("model", options.model_dir);
+    j.set("tokens", f.tokens);
+    j.set("prompt_tokens", f.prompt);
+    j.set("repeat", f.repeat);
+    j.set("feed", f.feed);
+    j.set("runs", std::move(list));
+    print_json(j);
+  }
+  return kExitOk;
+}
+
+}  // namespace pointsman::cli
