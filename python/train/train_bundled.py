@@ -198,7 +198,7 @@ def train(a):
     last_ckpt, last_log, last_tok = time.time(), time.time(), tokens
     next_eval = used + 300
     curve = open(os.path.join(a.out, "curve.csv"), "a", newline="")
-    log = csv.writer(curve)
+    log = csv.writer(curve, lineterminator="\n")
     if step == 0:
         log.writerow(["step", "tokens", "seconds", "lr", "train_loss", "balance", "grad_norm"] +
                      [f"heldout_{d}" for d in DOMAINS])
