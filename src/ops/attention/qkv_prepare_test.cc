@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/attention/attention.h"
+
+#include "support/ops_fixture.h"
+
+namespace pointsman {
+namespace {
+
+using testing::all_same;
+using testing::kernel_tables;
+using testing::make_runners;
+using testing::TestMatrix;
+
+struct Shape {
+  int64_t tokens;
+  int32_t heads, kv_heads, head_dim, rotary_dim;
+  bool q_norm, k_norm;
+};
+
+template <class C>
+struct Problem {
+  explicit Problem(const Shape& shape)
+      : s(shape), rng(5), q(s.tokens, s.heads * s.head_dim, 1, 2), k(s.tokens, s.kv_heads * s.head_dim, 2, 1), v(s.tokens, s.kv_heads * s.head_dim, 0, 3),
+        norms(2, s.head_dim), cos(s.tokens, std::max(1, s.rotary_dim / 2)), sin(s.tokens, std::max(1, s.rotary_dim / 2)),
+        k_cache(s.kv_heads * kCapacity, s.head_dim), v_cache(s.kv_heads * kCapacity, s.head_dim) {
+    q.fill(rng), k.fill(rng), v.fill(rng), norms.fill(rng);
+    for (int64_t t = 0; t < s.tokens; ++t) {
+      for (int64_t i = 0; i < s.rotary_dim / 2; ++i) {
+        const double angle = static_cast<double>(rng() % 1000) * 0.01;
+        cos.at(t, i) = static_cast<float>(std::cos(angle)), sin.at(t, i) = static_cast<float>(std::sin(angle));
+      }
+    }
+  }
+  ops::QkvPrepareArgs args() {
+    return {.q = q.tensor(), .k = k.tensor(), .v = v.tensor(), .q_norm = s.q_norm ? &norms.at(0, 0) : nullptr,
+            .k_norm = s.k_norm ? &norms.at(1, 0) : nullptr, .eps = 1e-5f, .cos = &cos.at(0, 0), .sin = &sin.at(0, 0), .heads = s.heads,
+            .kv_heads = s.kv_heads, .head_dim = s.head_dim, .rotary_dim = s.rotary_dim, .k_cache = k_cache.tensor().data,
+            .v_cache = v_cache.tensor().data, .cache_dtype = testing::kDTypeOf<C>, .capacity = kCapacity, .first_position = kFirst};
+  }
+  // One head in double.
+  std::vector<double> expected(const TestMatrix<float>& x, int64_t t, int64_t head, bool normed, int64_t norm_row) const {
+    std::vector<double> h(static_cast<size_t>(s.head_dim));
+    double squares = 0;
+    for (int64_t d = 0; d < s.head_dim; ++d) {
+      h[static_cast<size_t>(d)] = x.value(t, head * s.head_dim + d);
+      squares += h[static_cast<size_t>(d)] * h[static_cast<size_t>(d)];
+    }
+    if (normed) {
+      const double scale = 1 / std::sqrt(squares / s.head_dim + static_cast<double>(1e-5f));
+      for (int64_t d = 0; d < s.head_dim; ++d) h[static_cast<size_t>(d)] *= scale * norms.value(norm_row, d);
+    }
+    const int64_t half = s.rotary_dim / 2;
+    std::vector<double> r = h;
+    for (int64_t i = 0; i < half; ++i) {
+      const double a = h[static_cast<size_t>(i)], b = h[static_cast<size_t>(i + half)];
+      r[static_cast<size_t>(i)] = a * cos.value(t, i) - b * sin.value(t, i);
+      r[static_cast<size_t>(i + half)] = b * cos.value(t, i) + a * sin.value(t, i);
+    }
+    return r;
+  }
+  static constexpr int64_t kCapacity = 90, kFirst = 6;
+  Shape s;
+  std::mt19937_64 rng;
+  TestMatrix<float> q, k, v, norms, cos, sin;
+  TestMatrix<C> k_cache, v_cache;
+};
+
+template <class T>
+class QkvPrepareOf : public ::testing::Test {};
+using Types = ::testing::Types<float, bf16>;
+TYPED_TEST_SUITE(QkvPrepareOf, Types);
+
+TYPED_TEST(QkvPrepareOf, NormsRotatesAndAppends) {
+  using C = TypeParam;
+  auto runners = make_runners();
+  for (const Shape& s : {Shape{1, 4, 2, 64, 64, true, true}, Shape{3, 2, 1, 33, 10, false, true}, Shape{7, 3, 3, 16, 16, true, false},
+                         Shape{2, 1, 1, 100, 38, false, false}, Shape{70, 6, 2, 40, 40, true, true}, Shape{2, 2, 1, 24, 0, true, true}}) {
+    std::vector<float> first_q;
+    std::vector<C> first_k;
+    for (size_t i = 0; i < runners.size(); ++i) {
+      Problem<C> p(s);
+      const Problem<C> before = p;
+      ASSERT_TRUE(ops::qkv_prepare(runners[i]->context, p.args()).ok());
+      if (i == 0) first_q = p.q.values(), first_k = p.k_cache.values();
+      ASSERT_TRUE(all_same(first_q, p.q.values())) << kernel_tables()[i].name;
+      ASSERT_TRUE(all_same(first_k, p.k_cache.values())) << kernel_tables()[i].name;
+      ASSERT_TRUE(p.q.untouched_outside());
+      for (int64_t t = 0; t < s.tokens; ++t) {
+        for (int64_t h = 0; h < s.heads; ++h) {
+          const auto expected = before.expected(before.q, t, h, s.q_norm, 0);
+          for (int64_t d = 0; d < s.head_dim; ++d) ASSERT_NEAR(p.q.at(t, h * s.head_dim + d), expected[static_cast<size_t>(d)], 1e-5) << t << " " << h << " " << d;
+        }
+        for (int64_t h = 0; h < s.kv_heads; ++h) {
+          const auto expected = before.expected(before.k, t, h, s.k_norm, 1);
+          const int64_t at = h * p.kCapacity + p.kFirst + t;
+          for (int64_t d = 0; d < s.head_dim; ++d) {
+            const double e = expected[static_cast<size_t>(d)];
+            ASSERT_NEAR(p.k_cache.value(at, d), e, 1e-5 + (std::is_same_v<C, bf16> ? 0x1p-8 * std::fabs(e) : 0));
+            ASSERT_TRUE(testing::same(p.v_cache.at(at, d), testing::narrow<C>(before.v.at(t, h * s.head_dim + d))));
+          }
+        }
+      }
+      // Other positions keep what they had.
+      for (int64_t h = 0; h < s.kv_heads; ++h) {
+        for (int64_t position = 0; position < p.kCapacity; ++position) {
+          if (position >= p.kFirst && position < p.kFirst + s.tokens) continue;
+          ASSERT_TRUE(std::isnan(p.k_cache.value(h * p.kCapacity + position, 0)));
+          ASSERT_TRUE(std::isnan(p.v_cache.value(h * p.kCapacity + position, s.head_dim - 1)));
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(QkvPrepareOf, ThreadsAndChunksLeaveNoTrace) {
+  auto one = make_runners(1), three = make_runners(3);
+  const Shape s{70, 6, 2, 48, 48, true, true};
+  for (size_t i = 0; i < one.size(); ++i) {
+    Problem<TypeParam> whole(s), parts(s);
+    ASSERT_TRUE(ops::qkv_prepare(one[i]->context, whole.args()).ok());
+    for (int64_t t = 0; t < s.tokens; t += 9) {
+      const int64_t n = std::min<int64_t>(9, s.tokens - t);
+      auto args = parts.args();
+      args.q = args.q.slice_rows(t, n), args.k = args.k.slice_rows(t, n), args.v = args.v.slice_rows(t, n);
+      args.cos += t * (s.rotary_dim / 2), args.sin += t * (s.rotary_dim / 2), args.first_position += t;
+      ASSERT_TRUE(ops::qkv_prepare(three[i]->context, args).ok());
+    }
+    EXPECT_TRUE(all_same(whole.q.values(), parts.q.values()));
+    EXPECT_TRUE(all_same(whole.k_cache.values(), parts.k_cache.values()));
+    EXPECT_TRUE(all_same(whole.v_cache.values(), parts.v_cache.values()));
+  }
+}
+
+TEST(QkvPrepare, RefusesWhatDoesNotFit) {
+  testing::OpRunner run(kernel_tables()[0].table);
+  Problem<float> p({2, 2, 1, 16, 16, true, true});
+  auto args = p.args();
+  args.rotary_dim = 15;
+  EXPECT_EQ(ops::qkv_prepare(run.context, args).code(), StatusCode::kInvalidArgument);
+  args.rotary_dim = 18;
+  EXPECT_EQ(ops::qkv_prepare(run.context, args).code(), StatusCode::kInvalidArgument);
+  args = p.args(), args.first_position = 89;
+  EXPECT_EQ(ops::qkv_prepare(run.context, args).code(), StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace pointsman
