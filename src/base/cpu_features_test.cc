@@ -16,7 +16,8 @@ TEST(CpuFeatures, LargerSetsIncludeSmallerOnes) {
 
 TEST(CpuFeatures, NamesRoundTrip) {
   for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) EXPECT_EQ(parse_isa(isa_name(isa)).value(), isa);
-  for (const char* name : {"", "AVX2", "sse", "avx512 "}) EXPECT_EQ(parse_isa(name).status().code(), StatusCode::kInvalidArgument);
+  for (const char* name : {"", "AVX2", "sse", "avx512 "})
+    EXPECT_EQ(parse_isa(name).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST(CpuFeatures, TheChoiceIsWhatTheCpuCanRun) {

@@ -9,7 +9,9 @@
 namespace pointsman {
 namespace {
 
-std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
 
 // FIPS 180-4's examples.
 TEST(Sha256, PublishedVectors) {

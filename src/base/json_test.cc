@@ -15,7 +15,8 @@ Json parse(std::string_view text) {
 }
 
 TEST(Json, ValuesKeepTheirType) {
-  const Json j = parse(R"({"a": 1, "b": -2.5, "c": [true, false, null], "d": "x\u00e9\n", "e": {}, "f": 1.0, "g": 9223372036854775807})");
+  const Json j =
+      parse(R"({"a": 1, "b": -2.5, "c": [true, false, null], "d": "x\u00e9\n", "e": {}, "f": 1.0, "g": 9223372036854775807})");
   EXPECT_EQ(j.find("a")->as_int(), 1);
   EXPECT_EQ(j.find("b")->as_double(), -2.5);
   EXPECT_TRUE(j.find("c")->as_array()[0].as_bool());
@@ -52,8 +53,9 @@ TEST(Json, DuplicateKeysAreRefused) {
 }
 
 TEST(Json, MalformedTextIsRefused) {
-  for (const char* text : {"", " ", "{", "[1,]", "{\"a\":}", "1 2", "nul", "\"\\x\"", "\"\xff\"", "\"\xed\xa0\x80\"", "01", "+1", "NaN",
-                           "[1] x", "{'a': 1}", "\"a\nb\"", "{\"a\" 1}", "[", "]", "\"\\ud800\""}) {
+  for (const char* text :
+       {"",   " ",  "{",   "[1,]",  "{\"a\":}", "1 2",      "nul",       "\"\\x\"", "\"\xff\"", "\"\xed\xa0\x80\"",
+        "01", "+1", "NaN", "[1] x", "{'a': 1}", "\"a\nb\"", "{\"a\" 1}", "[",       "]",        "\"\\ud800\""}) {
     EXPECT_FALSE(parse_json(text).ok()) << text;
   }
 }

@@ -29,7 +29,7 @@ enum class ExpertPart { kGate = 0, kUp = 1, kDown = 2 };
 struct ExpertPartInfo {
   DType dtype = DType::kBF16;
   uint32_t file_idx = 0;
-  uint64_t offset = 0;       // in the file
+  uint64_t offset = 0;  // in the file
   uint64_t size_bytes = 0;
   uint32_t slot_offset = 0;  // in the slot
   int32_t rows = 0;          // out_features
@@ -50,7 +50,7 @@ class ExpertCatalogue {
   // `layer_ids`: model layer numbers that have routed experts, ascending.
   ExpertCatalogue(std::vector<int> layer_ids, int num_experts);
 
-  int num_layers() const { return static_cast<int>(layer_ids_.size()); }   // MoE layers
+  int num_layers() const { return static_cast<int>(layer_ids_.size()); }  // MoE layers
   int num_experts() const { return num_experts_; }
   int layer_id(int moe_layer_idx) const { return layer_ids_[static_cast<size_t>(moe_layer_idx)]; }
   ExpertInfo& at(int moe_layer_idx, int expert_id);
@@ -58,8 +58,8 @@ class ExpertCatalogue {
 
   // Bytes of the largest record, padding included, rounded up to a page: the size of a slot.
   uint64_t slot_bytes() const;
-  uint64_t total_bytes() const;     // all records as stored
-  uint64_t table_bytes() const;     // heap of this object
+  uint64_t total_bytes() const;  // all records as stored
+  uint64_t table_bytes() const;  // heap of this object
   // "layers.3.experts.17": the key in the lock file.
   std::string lock_key(int moe_layer_idx, int expert_id) const;
   // "layer 3 expert 17 (model-00002-of-00003.safetensors @ 0x1a4000)"; every part's place when they lie in several files.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Which expert leaves when a slot is needed. A policy sees every use of every slot and names a victim; it never frees anything
-// itself. One file per policy, one line in policy_list.inc. Experts of kept layers are none of its business: it never hears of them.
+// itself. One file per policy, one line in policy_list.inc. Experts of kept layers are none of its business: it never hears of
+// them.
 //
 // A choice can cost time, never correctness: the same tokens come out under every policy.
 //
@@ -22,7 +23,7 @@ namespace pointsman {
 enum class SlotState : uint8_t { kFree, kLoading, kResident };
 
 struct Slot {
-  int32_t layer = -1;   // MoE layer index
+  int32_t layer = -1;  // MoE layer index
   int32_t expert = -1;
   int32_t num_pins = 0;
   SlotState state = SlotState::kFree;

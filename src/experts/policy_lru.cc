@@ -27,6 +27,8 @@ class LruPolicy final : public ResidencyPolicy {
 
 }  // namespace
 
-std::unique_ptr<ResidencyPolicy> make_policy_lru(const PolicyArgs& args) { return std::make_unique<LruPolicy>(args); }
+std::unique_ptr<ResidencyPolicy> make_policy_lru(const PolicyArgs& args) {
+  return std::make_unique<LruPolicy>(args);
+}
 
 }  // namespace pointsman

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// lru_per_layer: every layer owns slots / layers of the slots (its quota; kept layers are out of the count) and replaces its own least recently used expert, so that
-// a pass over all layers does not flush the ones it returns to. A layer below its quota takes the oldest expert of the layers
-// above theirs; what the division leaves over belongs to whoever comes first.
+// lru_per_layer: every layer owns slots / layers of the slots (its quota; kept layers are out of the count) and replaces its
+// own least recently used expert, so that a pass over all layers does not flush the ones it returns to. A layer below its quota
+// takes the oldest expert of the layers above theirs; what the division leaves over belongs to whoever comes first.
 #include <algorithm>
 
 #include "experts/policy.h"

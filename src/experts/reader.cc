@@ -34,7 +34,9 @@ Status ExpertReader::read(int moe_layer_idx, int expert_id, std::byte* slot, uin
     Run run = {first.file_idx, first.offset, first.size_bytes, first.slot_offset};
     for (++i; i < info.parts.size(); ++i) {
       const ExpertPartInfo& next = info.parts[i];
-      if (next.file_idx != run.file_idx || next.offset != run.offset + run.bytes || next.slot_offset != run.slot_offset + run.bytes) break;
+      if (next.file_idx != run.file_idx || next.offset != run.offset + run.bytes ||
+          next.slot_offset != run.slot_offset + run.bytes)
+        break;
       run.bytes += next.size_bytes;
     }
     status = read_run(run, slot, with_sha256, outcome);

@@ -36,7 +36,7 @@ struct RememberedDigest {
 };
 
 struct ReadOutcome {
-  uint64_t bytes = 0;            // read, whatever came of them
+  uint64_t bytes = 0;  // read, whatever came of them
   bool verified_sha256 = false;
   bool verified_xxh3 = false;
 };
@@ -71,11 +71,11 @@ class ExpertReader {
   const bool drop_page_cache_;
   Sha256 sha256_;
   Xxh3 xxh3_;
-  Buffer staging_;                   // empty: read straight into the slot
-  std::unique_ptr<Stream> stream_;   // of the copies out of staging_
+  Buffer staging_;                  // empty: read straight into the slot
+  std::unique_ptr<Stream> stream_;  // of the copies out of staging_
   uint64_t half_tickets_[2] = {0, 0};
   int half_ = 0;
-  uint64_t slot_ticket_ = 0;         // not yet waited for
+  uint64_t slot_ticket_ = 0;  // not yet waited for
 };
 
 }  // namespace pointsman

@@ -17,7 +17,9 @@ constexpr std::string_view kPolicyNames[] = {
 
 }  // namespace
 
-std::span<const std::string_view> policy_names() { return kPolicyNames; }
+std::span<const std::string_view> policy_names() {
+  return kPolicyNames;
+}
 
 Result<std::unique_ptr<ResidencyPolicy>> make_policy(std::string_view name, const PolicyArgs& args) {
 #define PM_POLICY(policy) \
@@ -51,16 +53,17 @@ Result<std::unique_ptr<Residency>> Residency::make(int num_slots, int num_layers
   // Two for the others: one in use while the next is read.
   const int64_t needed = kept_slots + std::min<int64_t>(2, int64_t{num_layers - num_kept} * num_experts);
   if (num_slots < needed) {
-    return error(StatusCode::kInvalidArgument, "{} expert slots: {} kept layers of {} experts need at least {}", num_slots, num_kept,
-                 num_experts, needed);
+    return error(StatusCode::kInvalidArgument, "{} expert slots: {} kept layers of {} experts need at least {}", num_slots,
+                 num_kept, num_experts, needed);
   }
   auto r = std::unique_ptr<Residency>(new Residency(num_slots, num_layers, num_experts));
   PM_ASSIGN_OR_RETURN(r->policy_, make_policy(policy, {.slots = r->slots_,
-                                                           .num_layers = num_layers,
-                                                           .num_shared_slots = static_cast<int>(num_slots - kept_slots),
-                                                           .num_shared_layers = num_layers - num_kept}));
+                                                       .num_layers = num_layers,
+                                                       .num_shared_slots = static_cast<int>(num_slots - kept_slots),
+                                                       .num_shared_layers = num_layers - num_kept}));
   if (num_kept > 0) r->keep_layer_ = keep_layer;
-  PM_CHECK(r->policy_->table_bytes() <= policy_table_bytes(static_cast<uint64_t>(num_slots), static_cast<uint64_t>(num_layers)));
+  PM_CHECK(r->policy_->table_bytes() <=
+           policy_table_bytes(static_cast<uint64_t>(num_slots), static_cast<uint64_t>(num_layers)));
   return r;
 }
 

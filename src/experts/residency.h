@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Residency: who sits in which slot, and who is pinned. Bookkeeping only: no bytes, no threads, no lock of its own (the store's
-// lock guards it). A free slot is taken before anybody is evicted; after that the policy names the victim. Experts of a kept layer
-// are evicted by nobody once they are in.
+// lock guards it). A free slot is taken before anybody is evicted; after that the policy names the victim. Experts of a kept
+// layer are evicted by nobody once they are in.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ class Residency {
   void abandon(int s);  // loading -> free
   // Drops one pin. A non-zero `ticket` is the work that must have been passed before the slot is overwritten.
   void unpin(int s, uint64_t ticket);
-  void evict_unpinned();  // but kept ones
+  void evict_unpinned();   // but kept ones
   int num_pinned() const;  // slots
 
  private:

@@ -197,7 +197,8 @@ TEST(Residency, AgreesWithASimpleModelUnderRandomUse) {
         }
         // The same experts are in after every step.
         for (int l = 0; l < layers; ++l) {
-          for (int x = 0; x < experts; ++x) ASSERT_EQ(m.find(l, x) != nullptr, r->find(l, x) >= 0) << "seed " << seed << " step " << step;
+          for (int x = 0; x < experts; ++x)
+            ASSERT_EQ(m.find(l, x) != nullptr, r->find(l, x) >= 0) << "seed " << seed << " step " << step;
         }
       }
     }

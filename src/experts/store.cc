@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Threads: the model's thread calls everything public; readers run run_reader(). One mutex guards residency, batch and queues; it
-// is never held while bytes move. Digests of an expert are touched only by the reader that has its job, and jobs change hands
-// under the mutex.
+// Threads: the model's thread calls everything public; readers run run_reader(). One mutex guards residency, batch and queues;
+// it is never held while bytes move. Digests of an expert are touched only by the reader that has its job, and jobs change
+// hands under the mutex.
 #include "experts/store.h"
 
 #include <algorithm>
@@ -55,7 +55,9 @@ uint64_t now_ns() {
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
-uint64_t num_records(const ExpertCatalogue& c) { return static_cast<uint64_t>(c.num_layers()) * static_cast<uint64_t>(c.num_experts()); }
+uint64_t num_records(const ExpertCatalogue& c) {
+  return static_cast<uint64_t>(c.num_layers()) * static_cast<uint64_t>(c.num_experts());
+}
 
 Status check_arguments(const Device& device, const Checkpoint& checkpoint, const ExpertCatalogue& catalogue,
                        const ExpertStoreOptions& options) {
@@ -81,9 +83,10 @@ Status check_arguments(const Device& device, const Checkpoint& checkpoint, const
         end = part.slot_offset + part.size_bytes;
       }
       if (options.verify == VerifyMode::kLockRequired && !info.sha256) {
-        return error(StatusCode::kNotFound,
-                     "{}: no digest '{}' in {}; make one with 'pointsman lock' from a copy that you trust, or allow unlocked models",
-                     catalogue.describe(layer, expert, checkpoint), catalogue.lock_key(layer, expert), kLockFileName);
+        return error(
+            StatusCode::kNotFound,
+            "{}: no digest '{}' in {}; make one with 'pointsman lock' from a copy that you trust, or allow unlocked models",
+            catalogue.describe(layer, expert, checkpoint), catalogue.lock_key(layer, expert), kLockFileName);
       }
     }
   }
@@ -101,7 +104,8 @@ struct ExpertStore::Impl {
       : checkpoint(cp),
         catalogue(c),
         options(std::move(o)),
-        compute(options.compute_stream != nullptr && !options.compute_stream->is_immediate() ? options.compute_stream : nullptr),
+        compute(options.compute_stream != nullptr && !options.compute_stream->is_immediate() ? options.compute_stream
+                                                                                             : nullptr),
         slot_bytes(c.slot_bytes()),
         remembered(num_records(c)),
         stats(static_cast<size_t>(c.num_layers())),
@@ -118,11 +122,13 @@ struct ExpertStore::Impl {
     const auto experts = static_cast<uint64_t>(c.num_experts());
     return sizeof(Impl) + Residency::table_bytes(slots, layers, experts) + layers * experts * sizeof(RememberedDigest) +
            layers * sizeof(ExpertLayerStats) + Ring<Job>::table_bytes(slots) + 2 * Ring<Job>::table_bytes(experts) +
-           Ring<int32_t>::table_bytes(experts) + experts * sizeof(uint64_t) + static_cast<uint64_t>(o.num_readers) * kReaderTableBytes;
+           Ring<int32_t>::table_bytes(experts) + experts * sizeof(uint64_t) +
+           static_cast<uint64_t>(o.num_readers) * kReaderTableBytes;
   }
 
   RememberedDigest& remembered_of(const Slot& slot) {
-    return remembered[static_cast<size_t>(slot.layer) * static_cast<size_t>(catalogue.num_experts()) + static_cast<size_t>(slot.expert)];
+    return remembered[static_cast<size_t>(slot.layer) * static_cast<size_t>(catalogue.num_experts()) +
+                      static_cast<size_t>(slot.expert)];
   }
   ExpertLayerStats& stats_of(int layer_idx) { return stats[static_cast<size_t>(layer_idx)]; }
 
@@ -234,8 +240,9 @@ Result<std::unique_ptr<ExpertStore>> ExpertStore::make(Device& device, MemoryBud
   auto impl = std::make_unique<Impl>(checkpoint, catalogue, std::move(options));
   impl->table_charge = std::move(tables);
   impl->stack_charge = std::move(stacks);
-  PM_ASSIGN_OR_RETURN(impl->residency, Residency::make(static_cast<int>(impl->options.num_slots), catalogue.num_layers(),
-                                                       catalogue.num_experts(), impl->options.policy, impl->options.keep_layer));
+  PM_ASSIGN_OR_RETURN(impl->residency,
+                      Residency::make(static_cast<int>(impl->options.num_slots), catalogue.num_layers(),
+                                      catalogue.num_experts(), impl->options.policy, impl->options.keep_layer));
   PM_ASSIGN_OR_RETURN(impl->slots, Buffer::make(device, budget, MemoryClass::kExpertSlots, cost.slots_bytes));
   for (int i = 0; i < impl->options.num_readers; ++i) {
     PM_ASSIGN_OR_RETURN(auto reader, ExpertReader::make(device, *impl->host, budget, checkpoint, catalogue, impl->compute,
@@ -254,7 +261,8 @@ ExpertStore::~ExpertStore() {
   {
     std::lock_guard lock(impl_->mutex);
     PM_CHECK(impl_->residency->num_pinned() == 0, "an expert handle outlives its store");
-    for (int s = 0; s < impl_->residency->num_slots(); ++s) last_ticket = std::max(last_ticket, impl_->residency->slot(s).ticket);
+    for (int s = 0; s < impl_->residency->num_slots(); ++s)
+      last_ticket = std::max(last_ticket, impl_->residency->slot(s).ticket);
     impl_->stop = true;
   }
   impl_->work.notify_all();
@@ -308,7 +316,8 @@ Result<ExpertHandle> ExpertStore::next() {
   if (m.ready.empty() && m.failure.ok()) {
     m.submit_waiting();
     if (m.jobs.empty() && m.num_reading == 0) {
-      return error(StatusCode::kInternal, "layer {}: all {} expert slots are pinned by handles that the caller holds, and {} experts wait",
+      return error(StatusCode::kInternal,
+                   "layer {}: all {} expert slots are pinned by handles that the caller holds, and {} experts wait",
                    m.catalogue.layer_id(m.layer), m.residency->num_slots(), m.waiting.size());
     }
     const uint64_t start = now_ns();
@@ -353,14 +362,18 @@ Tensor ExpertStore::part(int slot, int layer, int expert, ExpertPart p) const {
   return Tensor::matrix(bytes, info.dtype, info.rows, info.cols);
 }
 
-std::span<const ExpertLayerStats> ExpertStore::stats() const { return impl_->stats; }
+std::span<const ExpertLayerStats> ExpertStore::stats() const {
+  return impl_->stats;
+}
 
 void ExpertStore::reset_stats() {
   std::lock_guard lock(impl_->mutex);
   std::fill(impl_->stats.begin(), impl_->stats.end(), ExpertLayerStats{});
 }
 
-int64_t ExpertStore::num_slots() const { return impl_->options.num_slots; }
+int64_t ExpertStore::num_slots() const {
+  return impl_->options.num_slots;
+}
 
 void ExpertStore::evict_all() {
   std::lock_guard lock(impl_->mutex);
@@ -383,6 +396,8 @@ void ExpertHandle::release() {
   if (store_ != nullptr) std::exchange(store_, nullptr)->release(slot_);
 }
 
-Tensor ExpertHandle::part(ExpertPart part) const { return store_->part(slot_, layer_, expert_id_, part); }
+Tensor ExpertHandle::part(ExpertPart part) const {
+  return store_->part(slot_, layer_, expert_id_, part);
+}
 
 }  // namespace pointsman

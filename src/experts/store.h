@@ -9,15 +9,15 @@
 // submitted as handles are released: two slots are enough to run any model.
 //
 // The first read of an expert in this process is checked against the lock file's SHA-256 and its XXH3-128 is remembered; every
-// later read is checked against that. A mismatch, a short read or an I/O error is a named error of next(); the slot never becomes
-// visible, and the step emits no token.
+// later read is checked against that. A mismatch, a short read or an I/O error is a named error of next(); the slot never
+// becomes visible, and the step emits no token.
 //
 // One Batch at a time; begin(), next() and the handles belong to the thread that runs the model. Readers are the store's own
 // threads. In steady state nothing allocates.
 //
-// Asynchronous devices: a handle may be released as soon as the work that reads its bytes is submitted to the compute stream. The
-// store records a ticket at release, and a reader waits for that ticket before it overwrites the slot. An expert that next() hands
-// out is in place for any stream. On the CPU none of this costs anything.
+// Asynchronous devices: a handle may be released as soon as the work that reads its bytes is submitted to the compute stream.
+// The store records a ticket at release, and a reader waits for that ticket before it overwrites the slot. An expert that
+// next() hands out is in place for any stream. On the CPU none of this costs anything.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +38,8 @@ namespace pointsman {
 enum class VerifyMode { kLockRequired, kFirstRead };  // kFirstRead: without a digest, the first read is trusted and remembered
 
 struct ExpertStoreOptions {
-  int64_t num_slots = 0;             // >= 2, or all experts
-  int num_readers = 4;               // threads that read and verify
+  int64_t num_slots = 0;                 // >= 2, or all experts
+  int num_readers = 4;                   // threads that read and verify
   std::string policy = "lru_per_layer";  // a name of policy_list.inc
   VerifyMode verify = VerifyMode::kLockRequired;
   // By MoE layer, or empty for none: experts of such a layer stay once they are in. num_slots must leave two for the others.
@@ -57,8 +57,8 @@ struct ExpertLayerStats {
   uint64_t evicted = 0;     // experts of this layer that left to make room
   uint64_t bytes_read = 0;  // also of reads that failed later
   uint64_t verified_sha256 = 0, verified_xxh3 = 0;
-  uint64_t read_ns = 0;   // reading, verifying, copying; summed over readers
-  uint64_t wait_ns = 0;   // the model's thread waited for a read
+  uint64_t read_ns = 0;  // reading, verifying, copying; summed over readers
+  uint64_t wait_ns = 0;  // the model's thread waited for a read
 };
 
 class ExpertStore;
@@ -86,9 +86,9 @@ class ExpertHandle {
 
 class ExpertStore {
  public:
-  // Charges slots (kExpertSlots), staging (kReadBuffers, only where the device is not host_visible), its own tables (kCatalogue;
-  // the catalogue's own are its owner's to charge) and reader stacks (kThreadStacks). All arguments outlive the store.
-  // kNotFound names an expert without a digest when the mode is kLockRequired; no weight is read.
+  // Charges slots (kExpertSlots), staging (kReadBuffers, only where the device is not host_visible), its own tables
+  // (kCatalogue; the catalogue's own are its owner's to charge) and reader stacks (kThreadStacks). All arguments outlive the
+  // store. kNotFound names an expert without a digest when the mode is kLockRequired; no weight is read.
   static Result<std::unique_ptr<ExpertStore>> make(Device& device, MemoryBudget& budget, const Checkpoint& checkpoint,
                                                    const ExpertCatalogue& catalogue, ExpertStoreOptions options);
   // What make() will charge in all, by class, without making anything: the plan's numbers.
@@ -109,7 +109,7 @@ class ExpertStore {
   // caller holds stay valid. Called by the next begin() too.
   void end();
 
-  std::span<const ExpertLayerStats> stats() const;   // per MoE layer; exact between batches
+  std::span<const ExpertLayerStats> stats() const;  // per MoE layer; exact between batches
   void reset_stats();
   int64_t num_slots() const;
   // Drops every unpinned expert (tests, benchmarks of the cold case), uncounted, but for kept layers. Digests are remembered.

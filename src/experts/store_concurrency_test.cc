@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The store with readers that come back in any order, on the CPU and on a device that computes later; and proof that it does not
-// allocate while it runs. Meaningful under ThreadSanitizer.
+// The store with readers that come back in any order, on the CPU and on a device that computes later; and proof that it does
+// not allocate while it runs. Meaningful under ThreadSanitizer.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -26,8 +26,8 @@ std::atomic<uint64_t> num_news{0};
 
 }  // namespace
 
-// Counts what the C++ code of this program allocates. malloc() and free() underneath keep the sanitizers' checks. Not inlined: the
-// compiler would take a new and a free() in one function for a mismatch.
+// Counts what the C++ code of this program allocates. malloc() and free() underneath keep the sanitizers' checks. Not inlined:
+// the compiler would take a new and a free() in one function for a mismatch.
 [[gnu::noinline]] void* operator new(size_t bytes) {
   num_news.fetch_add(1, std::memory_order_relaxed);
   if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) return p;
@@ -37,8 +37,12 @@ std::atomic<uint64_t> num_news{0};
   num_news.fetch_add(1, std::memory_order_relaxed);
   return std::malloc(bytes == 0 ? 1 : bytes);
 }
-[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p) noexcept {
+  std::free(p);
+}
+[[gnu::noinline]] void operator delete(void* p, size_t) noexcept {
+  std::free(p);
+}
 
 namespace pointsman {
 namespace {
@@ -47,7 +51,8 @@ using testing::ExpertFixture;
 using testing::ExpertFixtureShape;
 using testing::ReadCall;
 
-std::unique_ptr<ExpertStore> make_store(Device& device, MemoryBudget& budget, const ExpertFixture& f, ExpertStoreOptions options) {
+std::unique_ptr<ExpertStore> make_store(Device& device, MemoryBudget& budget, const ExpertFixture& f,
+                                        ExpertStoreOptions options) {
   auto store = ExpertStore::make(device, budget, *f.checkpoint, f.catalogue, std::move(options));
   EXPECT_TRUE(store.ok()) << store.status().to_string();
   return store.ok() ? std::move(store).value() : nullptr;
@@ -65,7 +70,8 @@ std::vector<int32_t> random_ids(std::mt19937& rng, int num_experts) {
 // Reads pause for a time that depends on the offset alone.
 void delay_reads(ExpertFixture& f, uint32_t max_us) {
   f.fs.set_hook([max_us](const ReadCall& c) -> std::optional<Result<size_t>> {
-    std::this_thread::sleep_for(std::chrono::microseconds(philox4x32_10({static_cast<uint32_t>(c.offset), 0, 0, 0}, {0, 0})[0] % max_us));
+    std::this_thread::sleep_for(
+        std::chrono::microseconds(philox4x32_10({static_cast<uint32_t>(c.offset), 0, 0, 0}, {0, 0})[0] % max_us));
     return std::nullopt;
   });
 }

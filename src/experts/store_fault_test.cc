@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the store does when bytes are wrong, missing, late or refused: a named error, no slot made visible, and a store that works
-// again afterwards.
+// What the store does when bytes are wrong, missing, late or refused: a named error, no slot made visible, and a store that
+// works again afterwards.
 #include <gtest/gtest.h>
 
 #include <cstring>

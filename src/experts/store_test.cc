@@ -44,7 +44,8 @@ struct StoreTest : ::testing::Test {
       ASSERT_EQ(static_cast<size_t>(t.size_bytes()), expected.size());
       EXPECT_EQ(t.rows, p == ExpertPart::kDown ? f.shape.hidden : f.shape.intermediate);
       EXPECT_EQ(reinterpret_cast<uintptr_t>(t.data) % 64, 0u);
-      EXPECT_EQ(std::memcmp(t.data, expected.data(), expected.size()), 0) << "layer " << layer << " expert " << handle.expert_id();
+      EXPECT_EQ(std::memcmp(t.data, expected.data(), expected.size()), 0)
+          << "layer " << layer << " expert " << handle.expert_id();
     }
   }
 

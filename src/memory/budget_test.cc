@@ -92,7 +92,8 @@ TEST(ParseBytes, UnitsAndRefusals) {
   EXPECT_EQ(parse_bytes("1.5GiB").value(), uint64_t{3} << 29);
   EXPECT_EQ(parse_bytes("2TiB").value(), uint64_t{2} << 40);
   EXPECT_EQ(parse_bytes("3MB").value(), 3'000'000u);
-  for (const char* bad : {"", "-1", "0", "GiB", "12 GiB", "12gib", "1e9", "0x10", "nan", "inf", "99999999999999TiB", "12GiBx", "0.1"}) {
+  for (const char* bad :
+       {"", "-1", "0", "GiB", "12 GiB", "12gib", "1e9", "0x10", "nan", "inf", "99999999999999TiB", "12GiBx", "0.1"}) {
     EXPECT_EQ(parse_bytes(bad).status().code(), StatusCode::kInvalidArgument) << bad;
   }
 }

@@ -110,12 +110,13 @@ void look_at_level(FileSystem& fs, const Hierarchy& h, const std::string& direct
   limits.container_path = directory;
 }
 
-// From the process's cgroup up to the mount. A container often sees only its own part of the tree, mounted with the path of that
-// part as its root; what is above cannot be read from inside.
+// From the process's cgroup up to the mount. A container often sees only its own part of the tree, mounted with the path of
+// that part as its root; what is above cannot be read from inside.
 void walk_up(FileSystem& fs, const Hierarchy& h, const std::string& root, std::string_view mount_root, std::string mount_point,
              std::string_view cgroup, MemoryLimits& limits) {
   if (mount_root != "/") {
-    const bool below = cgroup.starts_with(mount_root) && (cgroup.size() == mount_root.size() || cgroup[mount_root.size()] == '/');
+    const bool below =
+        cgroup.starts_with(mount_root) && (cgroup.size() == mount_root.size() || cgroup[mount_root.size()] == '/');
     cgroup = below ? cgroup.substr(mount_root.size()) : "";
   }
   std::string path(cgroup == "/" ? "" : cgroup);
@@ -174,9 +175,15 @@ uint64_t default_budget_bytes(const MemoryLimits& limits) {
   return *bytes / 5 * 4;
 }
 
-uint64_t default_budget_bytes() { return default_budget_bytes(read_memory_limits()); }
+uint64_t default_budget_bytes() {
+  return default_budget_bytes(read_memory_limits());
+}
 
-uint64_t current_rss_bytes(FileSystem& fs, const std::string& root) { return status_kib(fs, root, "VmRSS:"); }
-uint64_t peak_rss_bytes(FileSystem& fs, const std::string& root) { return status_kib(fs, root, "VmHWM:"); }
+uint64_t current_rss_bytes(FileSystem& fs, const std::string& root) {
+  return status_kib(fs, root, "VmRSS:");
+}
+uint64_t peak_rss_bytes(FileSystem& fs, const std::string& root) {
+  return status_kib(fs, root, "VmHWM:");
+}
 
 }  // namespace pointsman

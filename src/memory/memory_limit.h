@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How much memory this process may have, asked of the kernel: the machine's available memory, and the limits of every memory
-// cgroup (v1 and v2) from the process's own up to the root of the mount. And how much it has: resident set, now and at its peak.
+// cgroup (v1 and v2) from the process's own up to the root of the mount. And how much it has: resident set, now and at its
+// peak.
 //
-// Every function takes the file system and a prefix for "/proc" and the cgroup mounts, so that a test can show it another machine.
-// Files that are missing or make no sense count as "no limit known"; nothing here fails a start.
+// Every function takes the file system and a prefix for "/proc" and the cgroup mounts, so that a test can show it another
+// machine. Files that are missing or make no sense count as "no limit known"; nothing here fails a start.
 #pragma once
 
 #include <cstdint>

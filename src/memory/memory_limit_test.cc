@@ -21,7 +21,8 @@ struct Machine {
   }
   MemoryLimits read() { return read_memory_limits(fs, "/root"); }
   void memory(std::string_view available_kib) {
-    file("/proc/meminfo", "MemTotal:       24683652 kB\nMemFree:         1000 kB\nMemAvailable:   " + std::string(available_kib) + " kB\n");
+    file("/proc/meminfo",
+         "MemTotal:       24683652 kB\nMemFree:         1000 kB\nMemAvailable:   " + std::string(available_kib) + " kB\n");
   }
   void v1(const std::string& directory, std::string_view limit, std::string_view usage) {
     file(directory + "/memory.limit_in_bytes", limit);
@@ -63,7 +64,7 @@ TEST(MemoryLimit, V2FindsTheTightestLevelUpTheTree) {
   m.memory("104857600");
   m.file("/proc/self/cgroup", "0::/a/b/c\n");
   m.file("/proc/self/mountinfo", kV2Mounts);
-  m.v2("/sys/fs/cgroup/a", "8589934592\n", "6442450944\n");    // leaves 2 GiB
+  m.v2("/sys/fs/cgroup/a", "8589934592\n", "6442450944\n");  // leaves 2 GiB
   m.v2("/sys/fs/cgroup/a/b", "max\n", "0\n");
   m.v2("/sys/fs/cgroup/a/b/c", "4294967296\n", "1073741824\n");  // leaves 3 GiB
   const MemoryLimits limits = m.read();

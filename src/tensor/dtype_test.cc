@@ -18,7 +18,8 @@ double decode(uint32_t code, int exponent_bits, int mantissa_bits) {
   const uint32_t mantissa = code & ((1u << mantissa_bits) - 1);
   const int exponent = static_cast<int>(code >> mantissa_bits) & ((1 << exponent_bits) - 1);
   const double sign = (code >> (exponent_bits + mantissa_bits)) != 0 ? -1.0 : 1.0;
-  if (exponent == (1 << exponent_bits) - 1) return mantissa != 0 ? std::nan("") : sign * std::numeric_limits<double>::infinity();
+  if (exponent == (1 << exponent_bits) - 1)
+    return mantissa != 0 ? std::nan("") : sign * std::numeric_limits<double>::infinity();
   const double fraction = std::ldexp(static_cast<double>(mantissa), -mantissa_bits) + (exponent != 0 ? 1.0 : 0.0);
   return sign * std::ldexp(fraction, (exponent != 0 ? exponent : 1) - bias);
 }

@@ -29,9 +29,9 @@ std::vector<int> layer_ids(int n) {
 std::vector<std::byte> ExpertFixture::expected(int layer, int expert, ExpertPart part) const {
   std::vector<std::byte> bytes(static_cast<size_t>(shape.hidden) * static_cast<size_t>(shape.intermediate) * 2);
   for (size_t i = 0; i < bytes.size(); i += 16) {
-    const PhiloxCounter block = philox4x32_10({static_cast<uint32_t>(i), static_cast<uint32_t>(layer), static_cast<uint32_t>(expert),
-                                               static_cast<uint32_t>(part)},
-                                              {1, 2});
+    const PhiloxCounter block = philox4x32_10(
+        {static_cast<uint32_t>(i), static_cast<uint32_t>(layer), static_cast<uint32_t>(expert), static_cast<uint32_t>(part)},
+        {1, 2});
     for (size_t j = 0; j < 16 && i + j < bytes.size(); ++j) bytes[i + j] = static_cast<std::byte>(block[j / 4] >> (j % 4 * 8));
   }
   return bytes;

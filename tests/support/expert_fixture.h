@@ -16,7 +16,7 @@ namespace pointsman::testing {
 struct ExpertFixtureShape {
   int num_layers = 3;
   int num_experts = 8;
-  int hidden = 24;         // 24 x 40 x 2 bytes end on 64: parts adjoin in the slot too; 20 x 41 do not
+  int hidden = 24;  // 24 x 40 x 2 bytes end on 64: parts adjoin in the slot too; 20 x 41 do not
   int intermediate = 40;
   int num_shards = 2;
   // Within an expert: gate, up, down one after the other (a pack); otherwise down, gate, up, as sorted names lie.

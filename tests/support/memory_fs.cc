@@ -61,7 +61,8 @@ class MemoryWritableFile final : public WritableFile {
 
 void MemoryFs::put(const std::string& path, std::vector<std::byte> bytes) {
   auto node = std::make_shared<Node>();
-  node->info = {.size_bytes = bytes.size(), .mtime_ns = static_cast<int64_t>(next_inode_), .inode = next_inode_, .is_regular = true};
+  node->info = {
+      .size_bytes = bytes.size(), .mtime_ns = static_cast<int64_t>(next_inode_), .inode = next_inode_, .is_regular = true};
   ++next_inode_;
   node->bytes = std::move(bytes);
   nodes_[path] = std::move(node);
@@ -82,7 +83,8 @@ Result<std::vector<std::string>> MemoryFs::list(const std::string& directory) {
   std::vector<std::string> names;
   const std::string prefix = join_path(directory, "");
   for (const auto& [path, node] : nodes_) {
-    if (path.starts_with(prefix) && path.find('/', prefix.size()) == std::string::npos) names.push_back(path.substr(prefix.size()));
+    if (path.starts_with(prefix) && path.find('/', prefix.size()) == std::string::npos)
+      names.push_back(path.substr(prefix.size()));
   }
   if (names.empty()) return error(StatusCode::kNotFound, "{}: open directory: no such directory", directory);
   return names;

@@ -36,10 +36,10 @@ struct Shared {
 
   FakeOptions options;
   FakeMemory memory;
-  std::mutex mutex;         // counters, failures
+  std::mutex mutex;  // counters, failures
   FakeCounters counters;
   uint64_t num_allocations = 0, num_copies = 0, num_kernels = 0;  // tried since set_failures()
-  std::mutex kernel_mutex;  // a thread pool serves one caller at a time
+  std::mutex kernel_mutex;                                        // a thread pool serves one caller at a time
   std::atomic<int> num_streams{0};
   std::atomic<uint32_t> next_stream_id{0};
 };
@@ -61,9 +61,13 @@ class FakeStream final : public Stream {
     shared_.num_streams.fetch_sub(1);
   }
 
-  Status copy_to_device(void* dst, const void* src, size_t bytes) override { return submit_copy(Item::kToDevice, dst, src, bytes); }
+  Status copy_to_device(void* dst, const void* src, size_t bytes) override {
+    return submit_copy(Item::kToDevice, dst, src, bytes);
+  }
   Status copy_to_host(void* dst, const void* src, size_t bytes) override { return submit_copy(Item::kToHost, dst, src, bytes); }
-  Status copy_on_device(void* dst, const void* src, size_t bytes) override { return submit_copy(Item::kOnDevice, dst, src, bytes); }
+  Status copy_on_device(void* dst, const void* src, size_t bytes) override {
+    return submit_copy(Item::kOnDevice, dst, src, bytes);
+  }
 
   uint64_t record() override {
     std::lock_guard lock(mutex_);
@@ -160,7 +164,9 @@ class FakeStream final : public Stream {
     }
     if (item.bytes != 0) std::memmove(dst, src, item.bytes);
     switch (item.kind) {
-      case Item::kToDevice: shared_.count_copy(&FakeCounters::copies_to_device, &FakeCounters::bytes_to_device, item.bytes); break;
+      case Item::kToDevice:
+        shared_.count_copy(&FakeCounters::copies_to_device, &FakeCounters::bytes_to_device, item.bytes);
+        break;
       case Item::kToHost: shared_.count_copy(&FakeCounters::copies_to_host, &FakeCounters::bytes_to_host, item.bytes); break;
       default: shared_.count_copy(&FakeCounters::copies_on_device, nullptr, 0); break;
     }
@@ -168,8 +174,8 @@ class FakeStream final : public Stream {
   }
   void* device(const void* address, size_t bytes) { return shared_.memory.translate(address, bytes); }
   static Status bad_address(const char* what, const void* address, size_t bytes) {
-    return error(StatusCode::kInternal, "fake: the {} of a copy, {} bytes at {}, is on the wrong side or in no live allocation", what,
-                 bytes, fmt::ptr(address));
+    return error(StatusCode::kInternal, "fake: the {} of a copy, {} bytes at {}, is on the wrong side or in no live allocation",
+                 what, bytes, fmt::ptr(address));
   }
 
   Status execute_kernel(Item& item) {
@@ -258,6 +264,8 @@ class FakeDeviceImpl final : public FakeDevice {
 
 }  // namespace
 
-std::unique_ptr<FakeDevice> make_fake_device(FakeOptions options) { return std::make_unique<FakeDeviceImpl>(options); }
+std::unique_ptr<FakeDevice> make_fake_device(FakeOptions options) {
+  return std::make_unique<FakeDeviceImpl>(options);
+}
 
 }  // namespace pointsman

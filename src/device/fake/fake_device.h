@@ -4,9 +4,11 @@
 //
 //   * Its addresses mean nothing to host code: they lie in a reserved range without access, and following one is a segmentation
 //     fault. The bytes are in a second range, at a constant distance that only the device adds.
-//   * Work runs later, on a thread per stream, in order, after a random pause when asked for. A copy takes its data when it runs, so
+//   * Work runs later, on a thread per stream, in order, after a random pause when asked for. A copy takes its data when it
+//   runs, so
 //     host memory that was changed or freed too early shows.
-//   * Fresh memory is full of NaN (0xFF bytes). Freed memory is gone: work that still names it is an error, and an address is not
+//   * Fresh memory is full of NaN (0xFF bytes). Freed memory is gone: work that still names it is an error, and an address is
+//   not
 //     given out again while the reserve lasts.
 //   * It refuses and fails on command. After an error the stream skips what follows until the error is reported.
 //   * Kernels are the CPU's, with every device address in their arguments translated first. An address that is in no live

@@ -16,7 +16,9 @@
 namespace pointsman {
 namespace {
 
-std::unique_ptr<Stream> stream_of(Device& device) { return std::move(device.make_stream()).value(); }
+std::unique_ptr<Stream> stream_of(Device& device) {
+  return std::move(device.make_stream()).value();
+}
 
 struct AddArgs {
   const float* x = nullptr;
@@ -105,7 +107,12 @@ TEST(FakeDevice, ACopyTakesItsDataWhenItRuns) {
   static std::atomic<bool> go;
   go = false;
   ThreadPool pool(1);
-  ASSERT_TRUE(launch<GateArgs>(*stream, pool, [](ThreadPool&, const GateArgs&) { while (!go) std::this_thread::yield(); }, {}).ok());
+  ASSERT_TRUE(launch<GateArgs>(*stream, pool,
+                               [](ThreadPool&, const GateArgs&) {
+                                 while (!go) std::this_thread::yield();
+                               },
+                               {})
+                  .ok());
   int source = 1, result = 0;
   ASSERT_TRUE(stream->copy_to_device(p, &source, sizeof source).ok());
   ASSERT_TRUE(stream->copy_to_host(&result, p, sizeof result).ok());
