@@ -10,6 +10,7 @@ namespace pointsman::cli {
 struct ArgParser::Impl {
   CLI::App app;
   std::string command;
+  std::vector<std::pair<CLI::Option*, std::string>> required;  // and how the usage line calls them
 };
 
 ArgParser::ArgParser(const std::string& command, const std::string& summary, const std::string& examples)
@@ -24,7 +25,7 @@ ArgParser::~ArgParser() = default;
 
 void ArgParser::positional(const std::string& name, std::string& out, const std::string& help, bool required) {
   CLI::Option* o = impl_->app.add_option(name, out, help);
-  if (required) o->required();
+  if (required) impl_->required.emplace_back(o, name.substr(0, name.find(',')));
 }
 void ArgParser::option(const std::string& names, std::string& out, const std::string& help) { impl_->app.add_option(names, out, help); }
 void ArgParser::option(const std::string& names, int64_t& out, const std::string& help) { impl_->app.add_option(names, out, help); }
@@ -39,6 +40,12 @@ bool ArgParser::given(const std::string& name) const { return impl_->app.count(n
 std::optional<int> ArgParser::parse(int argc, char** argv) {
   try {
     impl_->app.parse(argc, argv);
+    for (const auto& [option, name] : impl_->required) {
+      if (option->count() > 0) continue;
+      std::fprintf(stderr, "pointsman %s: %s is missing\nRun 'pointsman %s --help' for the options.\n", impl_->command.c_str(), name.c_str(),
+                   impl_->command.c_str());
+      return kExitUsage;
+    }
     return std::nullopt;
   } catch (const CLI::CallForHelp&) {
     std::fputs(impl_->app.help().c_str(), stdout);

@@ -90,7 +90,7 @@ int generate_with(const Flags& f, const ArgParser& args, const EngineOptions& op
 
 int run_run(int argc, char** argv) {
   ArgParser args(kName, "Generate text from a prompt. The text goes to stdout, everything else to stderr.",
-                 "  pointsman run models/pointsman-tiny-moe -p \"In the beginning\" -n 100 --memory 12MiB -c 512\n"
+                 "  pointsman run models/pointsman-tiny-moe -p \"In the beginning\" -n 100 --memory 16MiB -c 512\n"
                  "  pointsman run MODEL -f prompt.txt --temp 0.8 --top-p 0.95 --seed 7 --stats json\n"
                  "  pointsman run MODEL --tokens 1,2,3 --greedy --print-ids --numerics fp32\n");
   Flags f;
