@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/config_reader.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace pointsman {
@@ -26,6 +27,10 @@ ConfigReader::ConfigReader(const Json& root, std::string where, ModelConfig& out
 
 std::string ConfigReader::key_path(const Json* object, std::string_view key) const {
   return format("{}: {}{}", where_, object == nested_ ? "text_config." : "", key);
+}
+
+void ConfigReader::warn(std::string text) {
+  if (std::find(out_.warnings.begin(), out_.warnings.end(), text) == out_.warnings.end()) out_.warnings.push_back(std::move(text));
 }
 
 void ConfigReader::fail_type(const std::string& path, const Json& value, std::string_view expected) {

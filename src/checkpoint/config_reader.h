@@ -45,7 +45,8 @@ class ConfigReader {
   void record(std::string_view name, std::string value, std::string source) {
     out_.origins.push_back({std::string(name), std::move(value), std::move(source)});
   }
-  void warn(std::string text) { out_.warnings.push_back(std::move(text)); }
+  // The same text once.
+  void warn(std::string text);
   void fail(Status status) {
     if (status_.ok()) status_ = std::move(status);
   }

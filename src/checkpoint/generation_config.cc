@@ -11,41 +11,38 @@ namespace {
 constexpr uint64_t kMaxGenerationConfigBytes = 1 << 20;
 constexpr size_t kMaxTokenIds = 256;
 
-// An id or a list of ids; -1 stands for "none" in some files and is left out.
-std::vector<int64_t> read_ids(ConfigReader& r, const std::string& path, const Json& value) {
-  std::vector<int64_t> ids;
-  if (!value.is_array()) {
-    ids.push_back(r.check_integer(path, value, -1, INT32_MAX));
-  } else if (value.as_array().size() > kMaxTokenIds) {
-    r.fail(error(StatusCode::kInvalidArgument, "{}: {} token ids, expected at most {}", path, value.as_array().size(), kMaxTokenIds));
-  } else {
-    for (const Json& item : value.as_array()) ids.push_back(r.check_integer(path, item, -1, INT32_MAX));
-  }
-  ids.erase(std::remove(ids.begin(), ids.end(), -1), ids.end());
-  return ids;
-}
-
-std::vector<int64_t> find_ids(ConfigReader& r, const Json& generation, std::string_view key) {
+// An id or a list of at most `max_ids`, from generation_config.json before config.json; -1 stands for "none" in some files and is
+// left out.
+std::vector<int64_t> read_ids(ConfigReader& r, const Json& generation, std::string_view key, size_t max_ids) {
   std::string path = format("generation_config.json: {}", key);
   const Json* value = generation.find(key);
   if (value == nullptr || value->is_null()) value = r.find({key}, &path);
   if (value == nullptr) return {};
   r.record(key, brief(*value), path);
-  return read_ids(r, path, *value);
+  std::vector<int64_t> ids;
+  if (!value->is_array()) {
+    ids.push_back(r.check_integer(path, *value, -1, INT32_MAX));
+  } else if (value->as_array().size() > max_ids) {
+    r.fail(error(StatusCode::kInvalidArgument, "{}: {} token ids, expected {}", path, value->as_array().size(),
+                 max_ids == 1 ? "one" : format("at most {}", max_ids)));
+  } else {
+    for (const Json& item : value->as_array()) ids.push_back(r.check_integer(path, item, -1, INT32_MAX));
+  }
+  ids.erase(std::remove(ids.begin(), ids.end(), -1), ids.end());
+  return ids;
 }
 
-int64_t find_one_id(ConfigReader& r, const Json& generation, std::string_view key) {
-  const std::vector<int64_t> ids = find_ids(r, generation, key);
-  if (ids.size() > 1) r.fail(error(StatusCode::kInvalidArgument, "{}: {} ids, expected one", key, ids.size()));
+int64_t read_one_id(ConfigReader& r, const Json& generation, std::string_view key) {
+  const std::vector<int64_t> ids = read_ids(r, generation, key, 1);
   return ids.empty() ? -1 : ids[0];
 }
 
 }  // namespace
 
 void read_token_ids(ConfigReader& r, const Json& generation, ModelConfig& c) {
-  c.eos_token_ids = find_ids(r, generation, "eos_token_id");
-  c.bos_token_id = find_one_id(r, generation, "bos_token_id");
-  c.pad_token_id = find_one_id(r, generation, "pad_token_id");
+  c.eos_token_ids = read_ids(r, generation, "eos_token_id", kMaxTokenIds);
+  c.bos_token_id = read_one_id(r, generation, "bos_token_id");
+  c.pad_token_id = read_one_id(r, generation, "pad_token_id");
   for (const int64_t id : c.eos_token_ids) {
     if (id >= c.vocab_size) r.warn(format("eos_token_id {} is beyond vocab_size {}: it can never be produced", id, c.vocab_size));
   }
