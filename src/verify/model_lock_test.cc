@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-bool go_on(uint64_t, uint64_t) { return true; }
+constexpr auto go_on = [](uint64_t, uint64_t) { return true; };
 
 struct Copy {
   explicit Copy(const char* folder = "tests/golden/qwen3_moe_base") {
