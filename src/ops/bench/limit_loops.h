@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Internal: the measuring loops of one instruction set. Each returns something that depends on all it did, so that nothing is left out.
+#pragma once
+
+#include <cstdint>
+
+namespace pointsman::ops {
+
+struct LimitLoops {
+  float (*read)(const float* p, int64_t n);  // sum of n floats, n a multiple of 256
+  float (*fma)(int64_t steps);               // kFmaChains multiply-adds of `lanes` lanes per step
+  float (*bf16)(int64_t steps);              // as many vdpbf16ps, or null
+  int lanes;
+};
+// Chains that do not wait for one another: latency 4 x 2 per cycle, rounded up to what the registers hold.
+inline constexpr int kFmaChains = 12;
+
+LimitLoops limit_loops_scalar();
+LimitLoops limit_loops_avx2();
+LimitLoops limit_loops_avx512();
+
+}  // namespace pointsman::ops
