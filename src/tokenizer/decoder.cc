@@ -123,6 +123,11 @@ Status Decoder::add(const Json& component) {
   if (step.text.empty() || step.text.size() > 256 || step.content.size() > 256) {
     return error(StatusCode::kUnsupported, "tokenizer.json: decoder \"{}\" with empty or very long text", type);
   }
+  if (step.kind == Kind::kReplace) {
+    // An expression may match between any two bytes.
+    growth_ *= step.regex ? step.content.size() + 1 : std::max<size_t>(1, (step.content.size() + step.text.size() - 1) / step.text.size());
+    if (growth_ > kMaxGrowth) return error(StatusCode::kUnsupported, "tokenizer.json: the decoder's replacements multiply a token's length by up to {}", growth_);
+  }
   (is_fused_ ? fused_ : per_token_).push_back(std::move(step));
   return ok_status();
 }

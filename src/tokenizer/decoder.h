@@ -52,6 +52,9 @@ class Decoder {
   bool is_fused_ = false;
   bool is_byte_level_ = false;
   bool join_with_space_ = false;
+  // Decoding cannot fail, so a chain of replacements that multiply is refused when loading.
+  static constexpr uint64_t kMaxGrowth = 4096;
+  uint64_t growth_ = 1;
 };
 
 class DecodeStream {

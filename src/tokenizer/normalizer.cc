@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tokenizer/normalizer.h"
 
+#include <algorithm>
+
 #include "base/log.h"
 #include "tokenizer/byte_level.h"
 #include "tokenizer/spec.h"
@@ -34,18 +36,21 @@ void strip(std::string& text, bool left, bool right, bool& at_start) {
   text = text.substr(begin, end - begin);
 }
 
-void replace_all(std::string& text, std::string_view from, std::string_view to) {
+// False when the result would be longer than `limit`.
+bool replace_all(std::string& text, std::string_view from, std::string_view to, size_t limit) {
   size_t at = text.find(from);
-  if (at == std::string::npos) return;
+  if (at == std::string::npos) return true;
   std::string out;
   size_t done = 0;
   for (; at != std::string::npos; at = text.find(from, done)) {
     out += std::string_view(text).substr(done, at - done);
     out += to;
     done = at + from.size();
+    if (out.size() > limit) return false;
   }
   out += std::string_view(text).substr(done);
   text = std::move(out);
+  return true;
 }
 
 }  // namespace
@@ -104,6 +109,9 @@ Status Normalizer::add(const Json& component) {
 
 Status Normalizer::apply(std::string& text, bool& at_start, RegexMatcher& matcher) const {
   if (keeps_ascii_ && is_ascii(text)) return ok_status();
+  // A chain of replacements multiplies. No character of Unicode grows more than 18-fold, no known file more than that.
+  const size_t limit = std::min(size_t{1} << 30, (size_t{64} << 10) + 64 * text.size());
+  const auto too_long = [limit] { return error(StatusCode::kInvalidArgument, "tokenizer.json: the normalizer makes more than {} bytes of this text", limit); };
   for (const Step& step : steps_) {
     std::string out;
     switch (step.kind) {
@@ -135,13 +143,13 @@ Status Normalizer::apply(std::string& text, bool& at_start, RegexMatcher& matche
             out += std::string_view(text).substr(done, begin - done);
             out += step.content;
             done = end;
-            if (out.size() > (size_t{1} << 30)) return error(StatusCode::kInvalidArgument, "normalised text exceeds 1 GiB");
+            if (out.size() > limit) return too_long();
           }
           PM_RETURN_IF_ERROR(matcher.status());
           out += std::string_view(text).substr(done);
           text = std::move(out);
-        } else {
-          replace_all(text, step.text, step.content);
+        } else if (!replace_all(text, step.text, step.content, limit)) {
+          return too_long();
         }
         break;
       case Kind::kPrepend:
@@ -149,7 +157,7 @@ Status Normalizer::apply(std::string& text, bool& at_start, RegexMatcher& matche
         break;
       case Kind::kByteLevel: text = bytes_to_alphabet(text); break;
     }
-    if (text.size() > (size_t{1} << 30)) return error(StatusCode::kInvalidArgument, "normalised text exceeds 1 GiB");
+    if (text.size() > limit) return too_long();
   }
   return ok_status();
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tokenizer/pre_tokenizer.h"
 
+#include <algorithm>
+
 #include "base/log.h"
 #include "tokenizer/byte_level.h"
 #include "tokenizer/spec.h"
@@ -192,11 +194,13 @@ Status PreTokenizer::split(std::string_view text, bool at_start, RegexMatcher& m
   pieces.spans.clear();
   if (text.empty()) return ok_status();
   pieces.spans.push_back({0, static_cast<uint32_t>(text.size())});
-  for (const Step& step : steps_) PM_RETURN_IF_ERROR(run(step, at_start, matcher, pieces));
+  // A chain of cuts and prefixes doubles the text with each step; no known file does so more than once.
+  const size_t limit = std::min(kMaxText, (size_t{64} << 10) + 64 * text.size());
+  for (const Step& step : steps_) PM_RETURN_IF_ERROR(run(step, at_start, limit, matcher, pieces));
   return ok_status();
 }
 
-Status PreTokenizer::run(const Step& step, bool at_start, RegexMatcher& matcher, Pieces& pieces) const {
+Status PreTokenizer::run(const Step& step, bool at_start, size_t limit, RegexMatcher& matcher, Pieces& pieces) const {
   // Steps that change the text write all pieces anew, one after the other.
   const auto rewrite = [&](auto&& write) -> Status {
     std::string fresh;
@@ -204,8 +208,9 @@ Status PreTokenizer::run(const Step& step, bool at_start, RegexMatcher& matcher,
     for (size_t i = 0; i < pieces.spans.size(); ++i) {
       const size_t begin = fresh.size();
       write(i, pieces[i], fresh);
-      if (fresh.size() > kMaxText)
-        return error(StatusCode::kInvalidArgument, "text exceeds 2 GiB before it is cut into pieces");
+      if (fresh.size() > limit) {
+        return error(StatusCode::kInvalidArgument, "tokenizer.json: the pre-tokenizer makes more than {} bytes of this text", limit);
+      }
       pieces.spans[i] = {static_cast<uint32_t>(begin), static_cast<uint32_t>(fresh.size())};
     }
     pieces.storage = std::move(fresh);

@@ -62,7 +62,7 @@ class PreTokenizer {
 
   Status add(const Json& component);
   Status add_metaspace(const Json& component);
-  Status run(const Step& step, bool at_start, RegexMatcher& matcher, Pieces& pieces) const;
+  Status run(const Step& step, bool at_start, size_t limit, RegexMatcher& matcher, Pieces& pieces) const;
 
   std::vector<Step> steps_;
   bool ends_in_byte_level_ = false;

@@ -169,6 +169,30 @@ TEST(Tokenizer, UnknownComponentsAreRefusedByName) {
                  StatusCode::kUnsupported, "regular expression");
 }
 
+TEST(Tokenizer, ChainsThatMultiplyAreBounded) {
+  const auto chain = [](std::string_view part, int n) {
+    std::string list;
+    for (int i = 0; i < n; ++i) list += (i == 0 ? "" : ", ") + std::string(part);
+    return list;
+  };
+  const std::string thousand = format(R"({{"type": "Replace", "pattern": {{"String": "a"}}, "content": "{}"}})", std::string(1000, 'a'));
+  const std::string by_expression = format(R"({{"type": "Replace", "pattern": {{"Regex": "a"}}, "content": "{}"}})", std::string(1000, 'a'));
+  for (const std::string& part : {thousand, by_expression}) {
+    const auto t = make({.normalizer = format(R"({{"type": "Sequence", "normalizers": [{}]}})", chain(part, 8))});
+    EXPECT_EQ(t->encode("aaaa").status().code(), StatusCode::kInvalidArgument);
+    EXPECT_TRUE(t->encode("bbbb").ok());
+  }
+  // Each pair puts a mark before every piece, and the marks become pieces of their own.
+  const std::string marks = R"({"type": "Metaspace", "replacement": "!", "prepend_scheme": "always", "split": false},
+                               {"type": "Punctuation", "behavior": "Isolated"},
+                               {"type": "Metaspace", "replacement": "?", "prepend_scheme": "always", "split": false},
+                               {"type": "Punctuation", "behavior": "Isolated"})";
+  const auto marked = make({.pre_tokenizer = format(R"({{"type": "Sequence", "pretokenizers": [{}]}})", chain(marks, 20)), .decoder = "null"});
+  EXPECT_EQ(marked->encode("ab").status().code(), StatusCode::kInvalidArgument);
+  const std::string wide = format(R"({{"type": "Replace", "pattern": {{"String": "a"}}, "content": "{}"}})", std::string(200, 'a'));
+  expect_refused({.decoder = format(R"({{"type": "Sequence", "decoders": [{}]}})", chain(wide, 2))}, StatusCode::kUnsupported, "multiply");
+}
+
 TEST(Tokenizer, ContradictionsAreCorrupt) {
   expect_refused({.more_vocab = R"(, "new": 256)"}, StatusCode::kCorrupt, "the id 256");
   expect_refused({.more_vocab = R"(, "abc": 270)"}, StatusCode::kCorrupt, "same text");

@@ -35,21 +35,17 @@ bool Interpreter::apply_test(std::string_view name, const Value& v, const Argume
     fail("test '{}' takes {} argument(s)", name, n);
     return false;
   };
-  const auto integer = [&](const Value& x) {
-    if (x.is_undefined()) return undefined_error(x), false;
-    if (!x.is_integral()) return fail("test '{}' requires integers, not {}", name, type_name(x)), false;
-    return true;
+  // a % b == remainder
+  const auto leaves = [&](const Value& a, const Value& b, int64_t remainder) {
+    if (a.is_string()) return fail("test '{}' requires numbers, not str", name), false;
+    const Value rest = binary(Op::kMod, a, b);
+    return !failed() && same(rest, Value::integer(remainder));
   };
   for (const Comparison& c : kComparisons) {
     if (c.name == name) return takes(1) && compare(c.op, v, arguments.positional[0]);
   }
   if (name == "sameas") return takes(1) && is_identical(v, arguments.positional[0]);
-  if (name == "divisibleby") {
-    if (!takes(1) || !integer(v) || !integer(arguments.positional[0])) return false;
-    const int64_t by = arguments.positional[0].as_int();
-    if (by == 0) return fail("division by zero"), false;
-    return by == -1 || v.as_int() % by == 0;
-  }
+  if (name == "divisibleby") return takes(1) && leaves(v, arguments.positional[0], 0);
   if (!takes(0)) return false;
   if (name == "defined") return !v.is_undefined();
   if (name == "undefined") return v.is_undefined();
@@ -71,8 +67,8 @@ bool Interpreter::apply_test(std::string_view name, const Value& v, const Argume
   if (name == "callable") {
     return v.is(Kind::kMacro) || v.is(Kind::kMethod) || v.is(Kind::kBuiltin) || v.is(Kind::kLoop) || v.is_undefined();
   }
-  if (name == "odd") return integer(v) && (v.as_int() & 1) != 0;
-  if (name == "even") return integer(v) && (v.as_int() & 1) == 0;
+  if (name == "odd") return leaves(v, Value::integer(2), 1);
+  if (name == "even") return leaves(v, Value::integer(2), 0);
   if (name == "lower") return is_lower_text(to_str(v));
   if (name == "upper") return is_upper_text(to_str(v));
   if (name == "escaped") return v.is_markup();

@@ -139,6 +139,8 @@ class Filter {
 
 Value Filter::map() {
   std::vector<Value> out;
+  // What is false is not even looked at.
+  if (!truthy(input_)) return in_.heap().list({}, Kind::kGenerator);
   if (arguments_.positional.empty()) {
     Value attribute;
     std::optional<Value> otherwise;
@@ -163,6 +165,7 @@ Value Filter::map() {
 }
 
 Value Filter::select(bool keep, bool by_attribute) {
+  if (!truthy(input_)) return in_.heap().list({}, Kind::kGenerator);
   const size_t first = by_attribute ? 1 : 0;
   if (arguments_.positional.size() < first) return in_.fail("{} requires an attribute", name_);
   const bool has_test = arguments_.positional.size() > first;
@@ -421,6 +424,7 @@ Value Filter::to_int() {
   const Bound b = bind({"default", "base"});
   const Value otherwise = b.given(0) ? b[0] : Value::integer(0);
   const int64_t base = b.integer(in_, 1, 10);
+  if (input_.is_undefined()) return in_.undefined_error(input_);
   if (input_.is_integral()) return Value::integer(input_.as_int());
   double real = input_.is(Kind::kFloat) ? input_.as_float() : 0;
   if (input_.is_string()) {
@@ -450,6 +454,7 @@ Value Filter::to_int() {
 
 Value Filter::to_float() {
   const Bound b = bind({"default"});
+  if (input_.is_undefined()) return in_.undefined_error(input_);
   if (input_.is_number()) return Value::real(input_.as_float());
   double real = 0;
   if (input_.is_string() && parse_float(input_.text(), real)) return Value::real(real);
@@ -466,6 +471,7 @@ Value Filter::indent() {
     if (width > 10000) return in_.fail("an indentation of {}", width);
     indention.assign(static_cast<size_t>(std::max<int64_t>(width, 0)), ' ');
   }
+  if (!input_.is_string()) return in_.fail("indent requires a text, not {}", type_name(input_));
   const std::string source = input_text() + "\n";
   std::string out;
   bool first = true;
@@ -489,6 +495,11 @@ Value Filter::truncate() {
   const int64_t length = b.integer(in_, 0, 255);
   const std::string end = b.text(in_, 2, "...");
   const int64_t leeway = b.integer(in_, 3, 5);
+  if (!input_.is_string()) {
+    const Value n = this->length();
+    if (in_.failed() || n.as_int() <= length + leeway) return input_;
+    return in_.fail("truncate requires a text, not {}", type_name(input_));
+  }
   const std::string s = input_text();
   const auto end_length = static_cast<int64_t>(utf8_length(end));
   if (length < end_length || leeway < 0) return in_.fail("truncate: length and leeway are too small");

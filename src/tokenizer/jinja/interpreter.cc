@@ -153,6 +153,7 @@ Interpreter::Flow Interpreter::run_for(const Stmt& s) {
   // A scope that no macro has seen serves the next iteration as well.
   const auto fresh_scope = [&] {
     if (inner->captured) inner = new_scope(outer);
+    heap_.release(inner->values.size() * sizeof(inner->values[0]));
     inner->values.clear();
     scope_ = inner;
   };
@@ -167,27 +168,29 @@ Interpreter::Flow Interpreter::run_for(const Stmt& s) {
     }
     items = std::move(kept);
   }
-  if (items.empty()) {
-    fresh_scope();
-    const Flow flow = s.bodies.size() > 1 && !failed() ? run_body(s.bodies[1]) : Flow::kNormal;
-    scope_ = outer;
-    return flow;
-  }
+  // As in Jinja, 'else' is for loops of which no iteration came to its end: 'continue' and 'break' count as not.
+  bool ran_through = false;
   const Value loop = heap_.list(std::move(items), Kind::kLoop);
   Object& state = loop.ref();
   for (state.cursor = 0; state.cursor < state.items.size() && step(); ++state.cursor) {
     fresh_scope();
-    scope_->values.emplace_back(template_.loop_symbol, loop);
+    set_variable(template_.loop_symbol, loop);
     line_ = s.line;
     assign(s.target, state.items[state.cursor]);
     if (failed()) break;
-    if (run_body(s.bodies[0]) == Flow::kBreak) break;
+    const Flow flow = run_body(s.bodies[0]);
+    ran_through = ran_through || flow == Flow::kNormal;
+    if (flow == Flow::kBreak) break;
   }
   scope_ = outer;
   // Loops inside loops would add up. A `loop` that was kept somewhere has no neighbours any more.
   heap_.release(state.items.size() * sizeof(Value));
   state.items = {};
-  return Flow::kNormal;
+  if (ran_through || failed() || s.bodies.size() < 2) return Flow::kNormal;
+  fresh_scope();
+  const Flow flow = run_body(s.bodies[1]);
+  scope_ = outer;
+  return flow;
 }
 
 std::string Interpreter::capture(const Body& body, Flow& flow, Scope* parent) {
@@ -279,7 +282,7 @@ Value Interpreter::eval(const Expr& e) {
         Value key = eval(*e.operands[i]);
         Value value = eval(*e.operands[i + 1]);
         if (failed()) return {};
-        if (key.is(Kind::kList) || key.is(Kind::kDict)) return fail("unhashable type: '{}'", type_name(key));
+        if (!is_hashable(key)) return fail("unhashable type: '{}'", type_name(key));
         heap_.charge(2 * sizeof(Value));
         if (!step(key.is_string() ? 1 : dict.ref().members.size())) return {};
         set_member(dict.ref(), std::move(key), std::move(value));

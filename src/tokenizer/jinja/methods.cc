@@ -304,6 +304,7 @@ Value Interpreter::call_method(const Value& self, std::string_view name, const A
   if (self.is(Kind::kDict)) {
     if (name == "get") {
       if (given.empty() || given.size() > 2) return fail("dict.get() takes 1 or 2 arguments, not {}", given.size());
+      if (!is_hashable(given[0])) return fail("unhashable type: '{}'", type_name(given[0]));
       if (!step(given[0].is_string() ? 1 : object.members.size())) return {};
       const Value* v = find_member(object, given[0]);
       return v != nullptr ? *v : given.size() > 1 ? given[1] : Value::none();

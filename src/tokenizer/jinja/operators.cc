@@ -187,6 +187,7 @@ bool Interpreter::contains(const Value& container, const Value& item) {
       step(container.text().size() / 256);
       return container.text().find(item.text()) != std::string_view::npos;
     case Kind::kDict:
+      if (!is_hashable(item)) return fail("unhashable type: '{}'", type_name(item)), false;
       step(item.is_string() ? 1 : container.ref().members.size());
       return find_member(container.ref(), item) != nullptr;
     default: {
@@ -271,7 +272,8 @@ Value Interpreter::format_text(std::string_view pattern, const Value& arguments)
     out += text;
   }
   if (many && used < arguments.ref().items.size()) return fail("not all arguments converted during string formatting");
-  if (!many && used == 0 && !arguments.is(Kind::kDict)) return fail("not all arguments converted during string formatting");
+  if (!many && used == 0 && !arguments.is(Kind::kDict) && !arguments.is(Kind::kList))
+    return fail("not all arguments converted during string formatting");
   return string(std::move(out));
 }
 
@@ -359,6 +361,7 @@ Value Interpreter::get_item(const Value& object, const Value& key) {
     case Kind::kUndefined: return undefined_error(object);
     case Kind::kDict:
       if (!step(key.is_string() ? 1 : object.ref().members.size() / 8)) return {};
+      if (!is_hashable(key)) break;
       if (const Value* v = find_member(object.ref(), key); v != nullptr) return *v;
       break;
     case Kind::kString:

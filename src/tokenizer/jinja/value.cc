@@ -204,6 +204,7 @@ void append_repr(std::string& out, const Value& v, int depth) {
       members();
       out += '>';
       return;
+    case Kind::kLoop: out += format("<LoopContext {}/{}>", v.ref().cursor + 1, v.ref().items.size()); return;
     default: out += format("<{}>", type_name(v));
   }
 }
@@ -274,6 +275,15 @@ bool append_json(std::string& out, const Value& v, const JsonStyle& style, std::
     }
     default: why = format("Object of type {} is not JSON serializable", type_name(v)); return false;
   }
+}
+
+bool is_hashable(const Value& v, int depth) {
+  if (v.is(Kind::kDict) || (v.is(Kind::kList) && v.ref().name.empty())) return false;  // a range has a name
+  if (!v.is(Kind::kTuple)) return true;
+  // A tuple too wide or too deep to be looked through is no sensible key.
+  const auto& items = v.ref().items;
+  return depth < 8 && items.size() <= 64 &&
+         std::all_of(items.begin(), items.end(), [&](const Value& x) { return is_hashable(x, depth + 1); });
 }
 
 void set_member(Object& dict, Value key, Value value) {

@@ -193,6 +193,8 @@ struct JsonStyle {
 // False when a value has no JSON form; `why` says which.
 bool append_json(std::string& out, const Value& v, const JsonStyle& style, std::string& why, int depth = 0);
 
+// Whether a value can be the key of a dict: no list and no dict, also not inside a tuple.
+bool is_hashable(const Value& v, int depth = 0);
 // Adds or replaces a member of a dict or namespace.
 void set_member(Object& dict, Value key, Value value);
 // The member of a dict or namespace, or null.
