@@ -32,9 +32,9 @@ void print_text(const TraceReader& a, const TraceReader& b, const Comparison& c,
   for (const TensorDistance& t : c.tensors) {
     identical += t.bit_identical;
     if (t.bit_identical && !all && t.failure.empty()) continue;
-    std::printf("%c %-30s %-16s %11.3g %11.3g %11.3g %10.7f%s%s\n", t.failure.empty() ? ' ' : '!', t.name.c_str(), shape_text(t.shape).c_str(), t.max_abs,
+    std::printf("%c %-30s %-16s %11.3g %11.3g %11.3g %10.7f%s%s%s\n", t.failure.empty() ? ' ' : '!', t.name.c_str(), shape_text(t.shape).c_str(), t.max_abs,
                 t.max_rel, t.row_relative, t.cosine, t.nonfinite_a + t.nonfinite_b > 0 ? format("  non-finite {} / {}", t.nonfinite_a, t.nonfinite_b).c_str() : "",
-                t.failure.empty() ? "" : ("  " + t.failure).c_str());
+                t.rows_left_out > 0 ? format("  {} rows left out", t.rows_left_out).c_str() : "", t.failure.empty() ? "" : ("  " + t.failure).c_str());
   }
   if (identical > 0) std::printf("  %zu of %zu tensors are bit-identical%s\n", identical, c.tensors.size(), all ? "" : " (--all lists them)");
   if (c.logits) {
@@ -87,6 +87,7 @@ Json tensor_json(const TensorDistance& t) {
   j.set("nonfinite_mismatch", t.nonfinite_mismatch);
   j.set("different", t.different);
   j.set("compared", t.compared);
+  j.set("rows_left_out", t.rows_left_out);
   Json worst = Json::object();
   worst.set("row", t.worst_row);
   worst.set("col", t.worst_col);

@@ -20,12 +20,13 @@ int run_version(int argc, char** argv) {
     j.set("schema_version", 1);
     j.set("version", PM_VERSION);
     j.set("compiler", __VERSION__);
+    j.set("build_type", PM_BUILD_TYPE);
     j.set("cpu", cpu.model_name);
     j.set("isa", isa);
     j.set("devices", Json(Json::Array{Json("cpu")}));
     std::puts(j.dump(2).c_str());
   } else {
-    std::printf("pointsman %s (g++ %s)\ncpu: %s, kernels: %s\n", PM_VERSION, __VERSION__, cpu.model_name.c_str(), isa.c_str());
+    std::printf("pointsman %s (" PM_BUILD_TYPE ", compiler %s)\ncpu: %s, kernels: %s\n", PM_VERSION, __VERSION__, cpu.model_name.c_str(), isa.c_str());
   }
   return kExitOk;
 }

@@ -45,12 +45,14 @@ class Comparer {
 
  private:
   Status match_by_expert(const TraceTensor& t, int64_t first, int64_t count);
+  bool is_flipped(int64_t row) const { return row < static_cast<int64_t>(flipped_.size()) && flipped_[static_cast<size_t>(row)]; }
 
   TraceReader& a_;
   TraceReader& b_;
   const CompareLimits& limits_;
   std::vector<double> va_, vb_, ids_a_, ids_b_, gate_;
   std::vector<std::byte> raw_a_, raw_b_;
+  std::vector<bool> flipped_;  // rows with an excused flip so far
 };
 
 // Reorders the block of routing weights in va_ to the order of the reference's experts. Rows whose sets differ are made equal: the
@@ -96,7 +98,12 @@ Status Comparer::tensor(const TraceTensor& ta, const TraceTensor& tb, TensorDist
     if (ta.name.ends_with(kRouterWeights)) PM_RETURN_IF_ERROR(match_by_expert(ta, row, count));
     for (int64_t r = 0; r < count; ++r) {
       const size_t at = static_cast<size_t>(r * ta.cols), n = static_cast<size_t>(ta.cols);
-      sums.add_row(row + r, std::span(va_).subspan(at, n), std::span(vb_).subspan(at, n), ta.is_integer());
+      const auto a = std::span<const double>(va_).subspan(at, n), b = std::span<const double>(vb_).subspan(at, n);
+      if (!ta.is_integer() && is_flipped(row + r)) {
+        sums.add_left_out_row(a, b);
+      } else {
+        sums.add_row(row + r, a, b, ta.is_integer());
+      }
     }
   }
   sums.finish();
@@ -130,8 +137,10 @@ Status Comparer::router(const TraceTensor& ta, const TraceTensor& tb, RouterDist
         margin = gap_after(std::span(gate_).subspan(r * n, n), k);
         out.max_margin = std::max(out.max_margin, margin);
       }
-      if (margin <= limits_.router_margin) {
+      if (margin <= limits_.router_margin && margin < CompareLimits::kOff) {
         ++out.excused;
+        flipped_.resize(static_cast<size_t>(ta.rows));
+        flipped_[static_cast<size_t>(row) + r] = true;
       } else if (out.first_row < 0) {
         out.first_row = row + static_cast<int64_t>(r);
       }

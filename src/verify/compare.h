@@ -4,7 +4,9 @@
 // two implementations part. `a` is what is judged, `b` the reference.
 //
 // A routing flip is another disease than rounding: rows of expert ids are compared as sets, a flip is excused when the reference's
-// gate was a near tie, and routing weights are matched by expert id. KL divergence is computed in float64 from fp32 logits.
+// gate was a near tie, and routing weights are matched by expert id. What comes after an excused flip in its row is another
+// computation: those rows are left out of the distances of later tensors, and counted. KL divergence and the most likely token, which
+// say what it all amounts to, are taken over all rows, in float64 from the logits.
 //
 // Reads blocks of rows: memory does not grow with the files.
 #pragma once
@@ -58,6 +60,7 @@ struct TensorDistance {
   uint64_t nonfinite_a = 0, nonfinite_b = 0, nonfinite_mismatch = 0;  // mismatch: NaN or infinity in one, another value in the other
   uint64_t different = 0;      // integers
   uint64_t compared = 0;       // elements
+  int64_t rows_left_out = 0;   // after an excused routing flip
   std::string failure;         // why it is beyond the limits; empty: it is not
 };
 

@@ -138,6 +138,19 @@ TEST(Compare, FlipsAreExcusedByTheGateOnly) {
   c = compare(near, Trace(), limits);
   EXPECT_TRUE(c.ok);
   EXPECT_EQ(c.routers.front().excused, 1);
+  // What follows in that row is left out, but for NaN; the most likely token is judged all the same.
+  near.hidden[4] = 50;
+  c = compare(near, Trace(), limits);
+  EXPECT_TRUE(c.ok);
+  EXPECT_EQ(tensor(c, "layers.0.hidden").rows_left_out, 1);
+  near.hidden[3] = 50;
+  EXPECT_FALSE(compare(near, Trace(), limits).ok);
+  near.hidden = Trace().hidden;
+  near.hidden[4] = std::nanf("");
+  EXPECT_FALSE(compare(near, Trace(), limits).ok);
+  near.hidden = Trace().hidden;
+  near.logits[11] = 9;
+  EXPECT_EQ(compare(near, Trace(), limits).first_divergence, "logits");
   Trace far;
   far.ids[1] = 3;
   c = compare(far, Trace(), limits);

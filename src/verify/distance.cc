@@ -11,18 +11,26 @@
 
 namespace pointsman {
 
+bool DistanceSums::count_nonfinite(double a, double b) {
+  const bool finite_a = std::isfinite(a), finite_b = std::isfinite(b);
+  if (finite_a && finite_b) return false;
+  out_.nonfinite_a += !finite_a;
+  out_.nonfinite_b += !finite_b;
+  const bool same = a == b || (std::isnan(a) && std::isnan(b));
+  out_.nonfinite_mismatch += !same;
+  return true;
+}
+
+void DistanceSums::add_left_out_row(std::span<const double> a, std::span<const double> b) {
+  ++out_.rows_left_out;
+  for (size_t i = 0; i < a.size(); ++i) count_nonfinite(a[i], b[i]);
+}
+
 void DistanceSums::add_row(int64_t row, std::span<const double> a, std::span<const double> b, bool is_integer) {
   double largest = 0, worst = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     ++out_.compared;
-    const bool finite_a = std::isfinite(a[i]), finite_b = std::isfinite(b[i]);
-    if (!finite_a || !finite_b) {
-      out_.nonfinite_a += !finite_a;
-      out_.nonfinite_b += !finite_b;
-      const bool same = a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]));
-      out_.nonfinite_mismatch += !same;
-      continue;
-    }
+    if (count_nonfinite(a[i], b[i])) continue;
     ++finite_;
     const double d = std::fabs(a[i] - b[i]);
     if (is_integer) out_.different += d != 0;

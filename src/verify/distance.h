@@ -20,9 +20,13 @@ class DistanceSums {
   // rtol < 0: atol + rtol |b| is not judged.
   DistanceSums(double atol, double rtol, TensorDistance& out) : atol_(atol), rtol_(rtol), out_(out) {}
   void add_row(int64_t row, std::span<const double> a, std::span<const double> b, bool is_integer);
+  // A row that is not judged, but where NaN and infinity count all the same.
+  void add_left_out_row(std::span<const double> a, std::span<const double> b);
   void finish();
 
  private:
+  bool count_nonfinite(double a, double b);
+
   const double atol_, rtol_;
   TensorDistance& out_;
   double squares_ = 0, aa_ = 0, bb_ = 0, ab_ = 0, relative_ = 0;
