@@ -31,8 +31,8 @@ void swiglu_kernel(ThreadPool& pool, const SwigluFfnArgs& a) {
         const int count = static_cast<int>(smaller(kTileRows, m1 - m));
         const X* x[kTileRows];
         for (int i = 0; i < count; ++i) x[i] = a.x.row<const X>(a.x_rows != nullptr ? a.x_rows[m + i] : m + i);
-        dot_rows<Dot>(x, count, a.w_gate.row<const W>(n0), a.w_gate.row_stride, n1 - n0, hidden, gate, kStride);
-        dot_rows<Dot>(x, count, a.w_up.row<const W>(n0), a.w_up.row_stride, n1 - n0, hidden, up, kStride);
+        dot_rows<Dot>(x, count, a.w_gate.row<const W>(n0), a.w_gate.row_stride, n1 - n0, hidden, gate, kStride, m == m0);
+        dot_rows<Dot>(x, count, a.w_up.row<const W>(n0), a.w_up.row_stride, n1 - n0, hidden, up, kStride, m == m0);
         for (int i = 0; i < count; ++i) {
           X* act = a.act.row<X>(m + i) + n0;
           for (int64_t j = 0; j < n1 - n0; j += 16) {

@@ -118,12 +118,19 @@ inline void online_softmax(float* s, int64_t from, int64_t to, float scale, int6
   max = next;
 }
 
+// The values of a block are read in columns, a pattern that no processor guesses: asked for while the scores are computed.
+template <class C>
+inline void ask_for(const C* p, int64_t n) {
+  for (int64_t i = 0; i < n; i += static_cast<int64_t>(64 / sizeof(C))) __builtin_prefetch(p + i);
+}
+
 template <class Dot, class C>
 void attention_kernel(ThreadPool& pool, const AttentionArgs& a) {
   const int64_t tokens = a.q.rows;
   const int64_t group = a.heads / a.kv_heads;
   const int64_t dim = a.head_dim;
   // Per (kv head, token): about (position x group x dim) products. Tokens of one kv head follow one another and share its keys.
+  const bool from_memory = tokens == 1;  // of many tokens, one reads the keys and the others find them in the cache
   const int64_t grain = larger(1, (1 << 18) / larger(1, (a.first_position + tokens) * group * dim));
   pool.parallel_for(a.kv_heads * tokens, grain, [&](int64_t first, int64_t last) {
     [[maybe_unused]] const typename Dot::Denormals denormals;
@@ -149,8 +156,9 @@ void attention_kernel(ThreadPool& pool, const AttentionArgs& a) {
           __builtin_memset(o + r * kMaxHeadDim, 0, static_cast<size_t>(dim) * sizeof(float));
         }
         for (int64_t b = lowest / kAttentionKeyBlock * kAttentionKeyBlock; b <= position; b += kAttentionKeyBlock) {
+          if (from_memory && g == 0) ask_for(values + b * dim, dim * smaller(kAttentionKeyBlock, position - b + 1));
           const int64_t from = larger(0, lowest - b), to = smaller(kAttentionKeyBlock, position - b + 1);
-          dot_rows<Dot>(q_rows, rows, keys + b * dim, dim, to, dim, scores, kAttentionKeyBlock);
+          dot_rows<Dot>(q_rows, rows, keys + b * dim, dim, to, dim, scores, kAttentionKeyBlock, from_memory && g == 0);
           for (int r = 0; r < rows; ++r) {
             online_softmax(scores + r * kAttentionKeyBlock, from, to, a.scale, dim, max[r], sum[r], o + r * kMaxHeadDim);
           }

@@ -175,12 +175,12 @@ Result<std::vector<OpTiming>> bench_ops(Device& device, ThreadPool& pool, const 
   constexpr DType kF = DType::kF32, kB = DType::kBF16, kH = DType::kF16;
 
   Cases all(ctx, *weights, *activations, limits, options);
-  // Decode: weights from memory.
-  for (const int64_t rows : {1, 2, 4, 8}) all.matmul(kB, kB, rows, 2048, 32768);
+  // Decode: weights from memory. 32 MiB take a millisecond: enough to wander out of the caches, short against a time slice.
+  for (const int64_t rows : {1, 2, 4, 8}) all.matmul(kB, kB, rows, 2048, 8192);
   all.matmul(kB, kB, 1, 1024, 2048);
-  all.matmul(kF, kB, 1, 2048, 32768);
-  all.matmul(kF, kH, 1, 2048, 32768);
-  all.matmul(kF, kF, 1, 2048, 16384);
+  all.matmul(kF, kB, 1, 2048, 8192);
+  all.matmul(kF, kH, 1, 2048, 8192);
+  all.matmul(kF, kF, 1, 2048, 8192);
   for (const int64_t rows : {1, 2, 4, 8, 16, 64}) all.swiglu(kB, kB, rows, 2048, 768);
   all.swiglu(kF, kB, 1, 2048, 768);
   // Prefill: arithmetic.

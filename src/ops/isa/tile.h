@@ -41,7 +41,10 @@ struct Bf16Dot {
 };
 
 // out[m * ldo + n] = x[m] . w[n] for m < MR, n < NR. `w` rows are `w_stride` elements apart.
-template <class Dot, int MR, int NR>
+// kFromMemory: nobody has read these rows of W yet. Then the rows of the next tile are asked for along the way: with much arithmetic per
+// line the processor's own prefetcher does not run far enough ahead (4 to 16 rows: 15 to 25 % faster). With one or two rows of x and whole lines
+// per step it does, and asking costs 5 %.
+template <class Dot, int MR, int NR, bool kFromMemory>
 [[gnu::always_inline]] inline void dot_tile(const typename Dot::X* const* x, const typename Dot::Weight* w, int64_t w_stride, int64_t k, float* out,
                                             int64_t ldo) {
   Vec acc[MR][NR];
@@ -51,7 +54,10 @@ template <class Dot, int MR, int NR>
   int64_t i = 0;
   for (; i + Dot::kStep <= k; i += Dot::kStep) {
     decltype(Dot::load_w(w)) wv[NR];
-    for (int n = 0; n < NR; ++n) wv[n] = Dot::load_w(w + n * w_stride + i);
+    for (int n = 0; n < NR; ++n) {
+      wv[n] = Dot::load_w(w + n * w_stride + i);
+      if constexpr (kFromMemory && (MR > 2 || Dot::kStep * sizeof(typename Dot::Weight) < 64)) __builtin_prefetch(w + (n + NR) * w_stride + i);
+    }
     for (int m = 0; m < MR; ++m) {
       const auto xv = Dot::load_x(x[m] + i);
       for (int n = 0; n < NR; ++n) acc[m][n] = Dot::step(acc[m][n], xv, wv[n]);
@@ -78,27 +84,34 @@ template <class Dot, int MR, int NR>
 inline constexpr int kTileRows = 6;
 
 // The same for any m <= kTileRows and any n: the widest tiles first.
-template <class Dot, int MR>
+template <class Dot, int MR, bool kFromMemory>
 inline void dot_columns(const typename Dot::X* const* x, const typename Dot::Weight* w, int64_t w_stride, int64_t n, int64_t k, float* out, int64_t ldo) {
   int64_t j = 0;
   // One or two rows need more columns at once: a sum is a chain of dependent adds, and eight chains hide its latency.
   if constexpr (MR <= 2) {
-    for (; j + 8 <= n; j += 8) dot_tile<Dot, MR, 8>(x, w + j * w_stride, w_stride, k, out + j, ldo);
+    for (; j + 8 <= n; j += 8) dot_tile<Dot, MR, 8, kFromMemory>(x, w + j * w_stride, w_stride, k, out + j, ldo);
   }
-  for (; j + 4 <= n; j += 4) dot_tile<Dot, MR, 4>(x, w + j * w_stride, w_stride, k, out + j, ldo);
-  for (; j < n; ++j) dot_tile<Dot, MR, 1>(x, w + j * w_stride, w_stride, k, out + j, ldo);
+  for (; j + 4 <= n; j += 4) dot_tile<Dot, MR, 4, kFromMemory>(x, w + j * w_stride, w_stride, k, out + j, ldo);
+  for (; j < n; ++j) dot_tile<Dot, MR, 1, kFromMemory>(x, w + j * w_stride, w_stride, k, out + j, ldo);
+}
+
+template <class Dot, bool kFromMemory>
+void dot_rows_of(const typename Dot::X* const* x, int m, const typename Dot::Weight* w, int64_t w_stride, int64_t n, int64_t k, float* out, int64_t ldo) {
+  switch (m) {
+    case 1: return dot_columns<Dot, 1, kFromMemory>(x, w, w_stride, n, k, out, ldo);
+    case 2: return dot_columns<Dot, 2, kFromMemory>(x, w, w_stride, n, k, out, ldo);
+    case 3: return dot_columns<Dot, 3, kFromMemory>(x, w, w_stride, n, k, out, ldo);
+    case 4: return dot_columns<Dot, 4, kFromMemory>(x, w, w_stride, n, k, out, ldo);
+    case 5: return dot_columns<Dot, 5, kFromMemory>(x, w, w_stride, n, k, out, ldo);
+    case 6: return dot_columns<Dot, 6, kFromMemory>(x, w, w_stride, n, k, out, ldo);
+  }
 }
 
 template <class Dot>
-void dot_rows(const typename Dot::X* const* x, int m, const typename Dot::Weight* w, int64_t w_stride, int64_t n, int64_t k, float* out, int64_t ldo) {
-  switch (m) {
-    case 1: return dot_columns<Dot, 1>(x, w, w_stride, n, k, out, ldo);
-    case 2: return dot_columns<Dot, 2>(x, w, w_stride, n, k, out, ldo);
-    case 3: return dot_columns<Dot, 3>(x, w, w_stride, n, k, out, ldo);
-    case 4: return dot_columns<Dot, 4>(x, w, w_stride, n, k, out, ldo);
-    case 5: return dot_columns<Dot, 5>(x, w, w_stride, n, k, out, ldo);
-    case 6: return dot_columns<Dot, 6>(x, w, w_stride, n, k, out, ldo);
-  }
+void dot_rows(const typename Dot::X* const* x, int m, const typename Dot::Weight* w, int64_t w_stride, int64_t n, int64_t k, float* out, int64_t ldo,
+              bool from_memory) {
+  if (from_memory) return dot_rows_of<Dot, true>(x, m, w, w_stride, n, k, out, ldo);
+  dot_rows_of<Dot, false>(x, m, w, w_stride, n, k, out, ldo);
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ void for_each_tile(ThreadPool& pool, int64_t rows, const Tensor& w, XRow&& x_row
         const int count = static_cast<int>(smaller(kTileRows, m1 - m));
         const typename Dot::X* x[kTileRows];
         for (int i = 0; i < count; ++i) x[i] = x_row(m + i);
-        dot_rows<Dot>(x, count, w.row<const W>(n0), w.row_stride, n1 - n0, w.cols, values, kMaxColumns);
+        dot_rows<Dot>(x, count, w.row<const W>(n0), w.row_stride, n1 - n0, w.cols, values, kMaxColumns, m == m0);
         for (int i = 0; i < count; ++i) store(m + i, n0, n1 - n0, values + i * kMaxColumns);
       }
     }
