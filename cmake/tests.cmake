@@ -33,3 +33,14 @@ endforeach()
 # The arrows between the rooms point one way.
 add_executable(check_layers tools/check_layers.cc)
 add_test(NAME Layers.IncludesPointOneWay COMMAND check_layers ${CMAKE_SOURCE_DIR})
+
+# Every fuzz target over its corpus, without libFuzzer.
+file(GLOB PM_FUZZERS CONFIGURE_DEPENDS tests/fuzz/fuzz_*.cc)
+foreach(file ${PM_FUZZERS})
+  get_filename_component(name ${file} NAME_WE)
+  string(REGEX REPLACE "^fuzz_" "" target ${name})
+  add_executable(replay_${target} ${file} tests/fuzz/replay_main.cc)
+  target_link_libraries(replay_${target} PRIVATE pointsman_core)
+  add_test(NAME Fuzz.${target}.CorpusReplays COMMAND replay_${target} ${CMAKE_SOURCE_DIR}/tests/fuzz/corpus/${target})
+  set_tests_properties(Fuzz.${target}.CorpusReplays PROPERTIES TIMEOUT 300)
+endforeach()
