@@ -23,7 +23,9 @@ namespace pointsman::ops {
 
 enum class ScoreFunction : int32_t { kSoftmax, kSigmoid, kSqrtSoftplus, kSoftmaxOverTopK };
 enum class GroupScore : int32_t { kMax, kTop2Sum };
-// What to do when normalised weights do not sum to 1 within the tolerance (a broken kernel, a wrong epsilon, all scores zero).
+// What to do when weights do not sum to 1 within the tolerance before scaling (a broken kernel, a wrong epsilon, all scores zero): report it
+// only, or report it and write scale / top_k. Raw weights (neither `normalize` nor kSoftmaxOverTopK) may sum to anything; there only NaN and
+// infinity are caught.
 enum class GuardAction : int32_t { kRefuse, kUniform };
 
 inline constexpr int kMaxTopK = 64;
