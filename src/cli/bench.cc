@@ -19,6 +19,7 @@ struct Part {
 constexpr Part kParts[] = {
     {"decode", run_bench_decode, "tokens per second of a model, per budget, against the memory bandwidth of this machine"},
     {"io", run_bench_io, "cold reads of experts against the disk's own rate"},
+    {"ops", run_bench_ops, "kernels against the limits of this machine"},
 };
 
 void print_usage(std::FILE* out) {

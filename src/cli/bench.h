@@ -7,5 +7,6 @@ namespace pointsman::cli {
 
 int run_bench_decode(int argc, char** argv);
 int run_bench_io(int argc, char** argv);
+int run_bench_ops(int argc, char** argv);
 
 }  // namespace pointsman::cli

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// pointsman bench decode: prefill and decode rates of a model, per budget, against the rate at which this machine reads memory. The stream
-// rate is measured between the runs it is compared with.
+// pointsman bench decode: prefill and decode rates of a model, per budget, against what this machine reads and computes. Its limits are
+// measured before and after the runs they are compared with.
 #include <chrono>
 #include <cstdio>
 
@@ -17,9 +17,9 @@
 #include "cli/load.h"
 #include "cli/quantiles.h"
 #include "cli/stats.h"
-#include "cli/stream_rate.h"
 #include "engine/engine_impl.h"
 #include "memory/budget.h"
+#include "ops/bench/machine_limits.h"
 
 namespace pointsman::cli {
 namespace {
@@ -45,7 +45,8 @@ int32_t random_token(uint64_t seed, uint64_t position, int64_t vocab) {
 struct Run {
   uint64_t budget_bytes = 0;
   std::vector<double> prefill_tps, decode_tps, token_ms;  // per repetition, per repetition, per token
-  double stream_gbps = 0;
+  double stream_gbps = 0, peak_gflops = 0;   // of the machine; the latter in the dtype of the prefill
+  bool disturbed = false;
   uint64_t active_bytes = 0;
   double prefill_flops_per_token = 0;
   Json engine;  // statistics of the measured repetitions
@@ -54,6 +55,7 @@ struct Run {
   double weight_gbps() const { return median(decode_tps) * static_cast<double>(active_bytes) * 1e-9; }
   double of_stream() const { return stream_gbps > 0 ? weight_gbps() / stream_gbps : 0; }
   double prefill_gflops() const { return median(prefill_tps) * prefill_flops_per_token * 1e-9; }
+  double of_peak() const { return peak_gflops > 0 ? prefill_gflops() / peak_gflops : 0; }
 };
 
 // Two operations per weight that a prompt token meets: every dense matrix but the embedding and the head (which only the last token
@@ -115,11 +117,12 @@ Status measure(const Flags& f, Engine& engine, Run& run) {
 
 void print_run(const Run& r) {
   std::printf("budget %s\n", human_bytes(static_cast<double>(r.budget_bytes)).c_str());
-  std::printf("  prefill %9.1f tokens/s  (%.1f to %.1f)  %.1f GFLOP/s\n", median(r.prefill_tps), quantile(r.prefill_tps, 0), quantile(r.prefill_tps, 1),
-              r.prefill_gflops());
+  std::printf("  prefill %9.1f tokens/s  (%.1f to %.1f)  %.1f of %.0f GFLOP/s (%.0f %%)\n", median(r.prefill_tps), quantile(r.prefill_tps, 0),
+              quantile(r.prefill_tps, 1), r.prefill_gflops(), r.peak_gflops, 100 * r.of_peak());
   std::printf("  decode  %9.1f tokens/s  (%.1f to %.1f)  p50 %.3f ms  p95 %.3f ms  p99 %.3f ms\n", median(r.decode_tps), quantile(r.decode_tps, 0),
               quantile(r.decode_tps, 1), quantile(r.token_ms, 0.5), quantile(r.token_ms, 0.95), quantile(r.token_ms, 0.99));
-  std::printf("  weights %9.2f GB/s of %.2f GB/s that memory gives (%.0f %%)  %s\n", r.weight_gbps(), r.stream_gbps, 100 * r.of_stream(), r.line.c_str());
+  std::printf("  weights %9.2f GB/s of %.2f GB/s that memory gives (%.0f %%)  %s%s\n", r.weight_gbps(), r.stream_gbps, 100 * r.of_stream(), r.line.c_str(),
+              r.disturbed ? "\n  other processes held the cores: fractions mean little" : "");
 }
 
 Json spread(const std::vector<double>& values) {
@@ -135,6 +138,8 @@ Json to_json(const Run& r) {
   j.set("budget_bytes", r.budget_bytes);
   j.set("prefill_tokens_per_s", spread(r.prefill_tps));
   j.set("prefill_gflops", r.prefill_gflops());
+  j.set("peak_gflops", r.peak_gflops);
+  j.set("of_peak", r.of_peak());
   j.set("decode_tokens_per_s", spread(r.decode_tps));
   Json ms = Json::object();
   ms.set("p50", quantile(r.token_ms, 0.5));
@@ -146,6 +151,7 @@ Json to_json(const Run& r) {
   j.set("weight_gbps", r.weight_gbps());
   j.set("stream_gbps", r.stream_gbps);
   j.set("of_stream", r.of_stream());
+  j.set("disturbed", r.disturbed);
   j.set("engine", r.engine);
   return j;
 }
@@ -162,15 +168,24 @@ Result<std::vector<uint64_t>> parse_budgets(const Flags& f, const EngineOptions&
   return budgets;
 }
 
-// Loads the model once per budget. The stream rate is taken before the model is in memory, and again after: the mean of the two.
+// Limits of the machine with the model's threads and numerics, kept as the best of two measurements around the run.
+Status measure_limits(const Flags& f, const EngineOptions& options, int threads, Run& run) {
+  const CpuFeatures cpu = detect_cpu_features();
+  PM_ASSIGN_OR_RETURN(const Isa isa, choose_isa(options.isa, cpu));
+  ThreadPool pool(threads);
+  const std::unique_ptr<Device> device = make_cpu_device();
+  PM_ASSIGN_OR_RETURN(const ops::MachineLimits limits,
+                      ops::measure_machine_limits(*device, pool, isa, cpu, {.read_bytes = f.stream_mib << 20, .repeats = 5}));
+  const bool use_bf16 = options.numerics == Numerics::kBf16 && limits.bf16_gflop_s > 0;
+  run.stream_gbps = std::max(run.stream_gbps, limits.read_gb_s);
+  run.peak_gflops = std::max(run.peak_gflops, use_bf16 ? limits.bf16_gflop_s : limits.fma_gflop_s);
+  run.disturbed |= limits.disturbed;
+  return ok_status();
+}
+
+// Loads the model for one budget. The buffer of the limits is gone while it runs.
 Status measure_budget(const Flags& f, EngineOptions options, uint64_t budget, Run& run, bool& running) {
   options.memory_bytes = budget;
-  const uint64_t stream_bytes = static_cast<uint64_t>(f.stream_mib) << 20;
-  const auto stream = [&](int threads) {
-    ThreadPool pool(threads);
-    return measure_stream_gbps(pool, stream_bytes);
-  };
-  double before = 0;
   int threads = 0;
   {
     PM_ASSIGN_OR_RETURN(const MemoryPlan plan, Engine::plan(options));
@@ -178,14 +193,13 @@ Status measure_budget(const Flags& f, EngineOptions options, uint64_t budget, Ru
       return error(StatusCode::kBudgetExceeded, "the smallest budget is {} bytes, {} was given", plan.smallest_budget_bytes, plan.budget_bytes);
     }
     threads = plan.num_threads;
-    before = stream(threads);
+    PM_RETURN_IF_ERROR(measure_limits(f, options, threads, run));
     PM_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, load_with_progress(options, !f.engine.log.no_progress));
     running = true;
     run.budget_bytes = engine->memory_plan().budget_bytes;
     PM_RETURN_IF_ERROR(measure(f, *engine, run));
   }
-  run.stream_gbps = (before + stream(threads)) / 2;
-  return ok_status();
+  return measure_limits(f, options, threads, run);
 }
 
 }  // namespace
@@ -195,7 +209,7 @@ int run_bench_decode(int argc, char** argv) {
                  "  pointsman bench decode MODEL --budgets 12MiB,24MiB,48MiB -n 64 --json\n"
                  "  pointsman bench decode MODEL --memory 2GiB --feed greedy\n"
                  "Tokens are random by default: routing is spread, as text spreads it, and does not run in circles.\n"
-                 "The buffer of the stream rate is outside the budget, and gone while the model runs.\n");
+                 "The buffer of the memory rate is outside the budget, and gone while the model runs.\n");
   Flags f;
   f.engine.declare(args);
   args.option("-n,--max-tokens", f.tokens, "tokens to decode per repetition (default: 64)");
@@ -204,7 +218,7 @@ int run_bench_decode(int argc, char** argv) {
   args.option("--budgets", f.budgets, "several budgets, one after the other: 12MiB,24MiB (default: --memory)");
   args.option("--feed", f.feed, "random (default) or greedy: what is decoded next");
   args.option("--seed", f.seed, "seed of the random tokens (default: 0)");
-  args.option("--stream-mib", f.stream_mib, "buffer of the stream rate (default: 256)");
+  args.option("--stream-mib", f.stream_mib, "buffer that the memory rate is measured with (default: 256)");
   args.flag("--json", f.json, "one JSON object");
   if (auto code = args.parse(argc, argv)) return *code;
   if (f.tokens < 1 || f.prompt < 1 || f.repeat < 1 || f.seed < 0 || f.stream_mib < 1) {

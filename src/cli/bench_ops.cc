@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// pointsman bench ops: every kernel as a fraction of what this machine can do, both measured now (src/ops/bench).
+#include <cstdio>
+
+#include "base/log.h"
+#include "base/thread.h"
+#include "base/thread_pool.h"
+#include "cli/args.h"
+#include "cli/bench.h"
+#include "cli/command.h"
+#include "cli/engine_flags.h"
+#include "ops/bench/op_bench.h"
+
+extern char** environ;
+
+namespace pointsman::cli {
+namespace {
+
+constexpr const char* kName = "bench ops";
+
+}  // namespace
+
+int run_bench_ops(int argc, char** argv) {
+  ArgParser args(kName, "Limits of this machine - memory, fp32, bf16 - and every kernel as a fraction of them.",
+                 "  pointsman bench ops\n"
+                 "  pointsman bench ops --filter matmul_bf16 --json\n"
+                 "  POINTSMAN_ISA=avx2 pointsman bench ops -t 1\n"
+                 "Needs about 1.5 GiB; no model.\n");
+  int64_t threads = 0;
+  bool json = false;
+  ops::OpBenchOptions options;
+  int64_t repeats = options.repeats;
+  LogFlags log;
+  args.option("-t,--threads", threads, "threads (default: all CPUs)");
+  args.option("--repeat", repeats, "repetitions, interleaved (default: 15)");
+  args.option("--filter", options.filter, "only ops whose name and shape hold this text");
+  args.flag("--json", json, "one JSON object");
+  log.declare(args);
+  if (auto code = args.parse(argc, argv)) return *code;
+  if (auto code = log.apply(kName)) return *code;
+  if (threads < 0 || threads > 1024 || repeats < 1 || repeats > 10000) return usage_error(kName, "-t: expected 1 to 1024; --repeat: 1 to 10000");
+  const Result<Environment> env = read_environment(environ);
+  if (!env.ok()) return usage_error(kName, env.status());
+  const CpuFeatures cpu = detect_cpu_features();
+  const Result<Isa> isa = choose_isa(env->isa, cpu);
+  if (!isa.ok()) return report(kName, isa.status());
+  options.repeats = static_cast<int>(repeats);
+  ThreadPool pool(threads == 0 ? usable_cpus() : static_cast<int>(threads));
+  const auto device = make_cpu_device();
+  const auto limits = ops::measure_machine_limits(*device, pool, *isa, cpu, {.repeats = options.repeats});
+  if (!limits.ok()) return report(kName, limits.status());
+  const auto timings = ops::bench_ops(*device, pool, ops::make_cpu_kernels(*isa, cpu), *limits, options);
+  if (!timings.ok()) return report(kName, timings.status());
+  if (json) {
+    Json j = ops::op_bench_json(*limits, *timings);
+    j.set("schema_version", 1);
+    j.set("cpu", cpu.model_name);
+    j.set("isa", isa_name(*isa));
+    print_json(j);
+  } else {
+    std::printf("%s, %s\n%s", cpu.model_name.c_str(), isa_name(*isa), ops::op_bench_table(*limits, *timings).c_str());
+  }
+  return kExitOk;
+}
+
+}  // namespace pointsman::cli
