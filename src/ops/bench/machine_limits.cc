@@ -49,13 +49,13 @@ Result<MachineLimits> measure_machine_limits(Device& device, ThreadPool& pool, I
   const auto keep = [&](float v) { sink.store(v, std::memory_order_relaxed); };
   MachineLimits limits{.threads = pool.num_threads()};
 
-  constexpr int64_t kRange = int64_t{1} << 20;  // floats: 4 MiB, long against handing out a range
+  constexpr int64_t kRange = int64_t{1} << 18;  // floats: 1 MiB, 20 us or more: long against handing out a range
   const int64_t ranges = std::max<int64_t>(1, options.read_bytes / (kRange * 4));
   PM_ASSIGN_OR_RETURN(void* memory, device.allocate(static_cast<size_t>(ranges * kRange * 4)));
   std::memset(memory, 0, static_cast<size_t>(ranges * kRange * 4));
   const float* p = static_cast<const float*>(memory);
-  // Short windows, many of them: on a shared machine a quiet millisecond is found more easily than a quiet second. 128 MiB is four times
-  // the last-level cache, and the windows wander, so that none is read from a cache.
+  // Short windows, many of them: on a shared machine half a quiet millisecond is found more easily than a quiet second. They wander over all
+  // of the memory, so that a window has left the caches when it is read again.
   const int64_t window = std::min<int64_t>(ranges, 32), windows = ranges / window;
   // 12 chains at two per cycle are 6 cycles a step: about 0.3 ms per range.
   constexpr int64_t kSteps = 200'000;
