@@ -59,8 +59,8 @@ struct Checkpoint::Impl {
   FileSystem* fs = nullptr;
   std::string directory;
   CheckpointOptions options;
-  std::string names;                  // every tensor name, one after the other
-  std::vector<TensorEntry> tensors;   // sorted by name
+  std::string names;                 // every tensor name, one after the other
+  std::vector<TensorEntry> tensors;  // sorted by name
   std::vector<CheckpointFile> files;
   std::vector<std::unique_ptr<File>> handles;  // null beyond max_open_files
   // When the name of each file was last seen to lead to the same inode, milliseconds of the steady clock.
@@ -81,7 +81,8 @@ Result<std::unique_ptr<File>> Checkpoint::Impl::open_checked(const std::string& 
   const std::string file_path = join_path(directory, name);
   // stat before open: opening a device or a pipe can have effects.
   PM_ASSIGN_OR_RETURN(const FileInfo info, fs->stat(file_path));
-  if (!info.is_regular) return error(StatusCode::kUnsupported, "{}: a folder, pipe or device, expected a regular file", file_path);
+  if (!info.is_regular)
+    return error(StatusCode::kUnsupported, "{}: a folder, pipe or device, expected a regular file", file_path);
   return fs->open(file_path);
 }
 
@@ -112,12 +113,12 @@ Status Checkpoint::Impl::add_shards(const ShardIndex& index, const std::string& 
   }
   // One shard: the system's own words also tell a dangling link from an absent name.
   if (missing.count() == 1) {
-    return error(StatusCode::kNotFound, "{}: 1 of {} shards is missing: {}; fetch it into the model folder ({})", index_path, index.shards.size(),
-                 missing.text(), dangling.message());
+    return error(StatusCode::kNotFound, "{}: 1 of {} shards is missing: {}; fetch it into the model folder ({})", index_path,
+                 index.shards.size(), missing.text(), dangling.message());
   }
   if (missing.count() > 1) {
-    return error(StatusCode::kNotFound, "{}: {} of {} shards are missing: {}; fetch them into the model folder", index_path, missing.count(),
-                 index.shards.size(), missing.text());
+    return error(StatusCode::kNotFound, "{}: {} of {} shards are missing: {}; fetch them into the model folder", index_path,
+                 missing.count(), index.shards.size(), missing.text());
   }
   for (const std::string& shard : index.shards) PM_RETURN_IF_ERROR(add_file(shard, found));
   return ok_status();
@@ -125,36 +126,43 @@ Status Checkpoint::Impl::add_shards(const ShardIndex& index, const std::string& 
 
 // Both directions: what the index names must be in the shard it names, and a shard holds nothing that the index does not name.
 // REQUIRES: `found` is sorted by name.
-Status Checkpoint::Impl::check_against_index(const ShardIndex& index, const std::string& index_path, const std::vector<Found>& found) const {
+Status Checkpoint::Impl::check_against_index(const ShardIndex& index, const std::string& index_path,
+                                             const std::vector<Found>& found) const {
   Listing absent, elsewhere, unmentioned;
   uint64_t total = 0;
   size_t i = 0;
   for (const auto& [tensor, shard] : index.weight_map) {
-    for (; i < found.size() && found[i].entry.name < tensor; ++i) unmentioned.add(format("{} (in {})", found[i].entry.name, files[found[i].file_idx].name));
+    for (; i < found.size() && found[i].entry.name < tensor; ++i)
+      unmentioned.add(format("{} (in {})", found[i].entry.name, files[found[i].file_idx].name));
     if (i == found.size() || found[i].entry.name != tensor) {
       absent.add(format("{} ({})", tensor, index.shards[shard]));
       continue;
     }
     // Shards are opened in the order of the index, so positions agree.
-    if (found[i].file_idx != shard) elsewhere.add(format("{} (in {}, not in {})", tensor, files[found[i].file_idx].name, index.shards[shard]));
+    if (found[i].file_idx != shard)
+      elsewhere.add(format("{} (in {}, not in {})", tensor, files[found[i].file_idx].name, index.shards[shard]));
     ++i;
   }
   for (; i < found.size(); ++i) unmentioned.add(format("{} (in {})", found[i].entry.name, files[found[i].file_idx].name));
   if (absent.count() > 0) {
-    return error(StatusCode::kCorrupt, "{}: {} of {} tensors are in no shard: {}; the shards and the index are of different versions: fetch them again",
-                 index_path, absent.count(), index.weight_map.size(), absent.text());
+    return error(
+        StatusCode::kCorrupt,
+        "{}: {} of {} tensors are in no shard: {}; the shards and the index are of different versions: fetch them again",
+        index_path, absent.count(), index.weight_map.size(), absent.text());
   }
   if (elsewhere.count() > 0) {
-    return error(StatusCode::kCorrupt, "{}: {} tensors are in another shard than the index says: {}; fetch index and shards again", index_path,
+    return error(StatusCode::kCorrupt,
+                 "{}: {} tensors are in another shard than the index says: {}; fetch index and shards again", index_path,
                  elsewhere.count(), elsewhere.text());
   }
   if (unmentioned.count() > 0) {
-    return error(StatusCode::kCorrupt, "{}: {} tensors of the shards are not in the index: {}; fetch index and shards again", index_path,
-                 unmentioned.count(), unmentioned.text());
+    return error(StatusCode::kCorrupt, "{}: {} tensors of the shards are not in the index: {}; fetch index and shards again",
+                 index_path, unmentioned.count(), unmentioned.text());
   }
   for (const Found& f : found) total += f.entry.size_bytes;
   if (index.total_size && *index.total_size != total) {
-    log_warning("{}: metadata.total_size says {}, the tensors have {} bytes; the tensors are used", index_path, *index.total_size, total);
+    log_warning("{}: metadata.total_size says {}, the tensors have {} bytes; the tensors are used", index_path,
+                *index.total_size, total);
   }
   return ok_status();
 }
@@ -167,7 +175,9 @@ void Checkpoint::Impl::warn_of_strays(const std::vector<std::string>& names_in_f
   for (const std::string& name : names_in_folder) {
     if (name.ends_with(".safetensors") && !std::binary_search(used.begin(), used.end(), name)) stray.add(name);
   }
-  if (stray.count() > 0) log_warning("{}: {} safetensors files are not part of the checkpoint and are ignored: {}", directory, stray.count(), stray.text());
+  if (stray.count() > 0)
+    log_warning("{}: {} safetensors files are not part of the checkpoint and are ignored: {}", directory, stray.count(),
+                stray.text());
 }
 
 // REQUIRES: `found` is sorted by name.
@@ -179,8 +189,12 @@ void Checkpoint::Impl::build_table(std::vector<Found>& found) {
   for (const auto& [e, file_idx] : found) {
     const size_t begin = names.size();
     names += e.name;
-    TensorEntry t{.name = std::string_view(names).substr(begin), .dtype = e.dtype, .num_dims = e.num_dims, .file_idx = file_idx,
-                  .offset = e.offset, .size_bytes = e.size_bytes};
+    TensorEntry t{.name = std::string_view(names).substr(begin),
+                  .dtype = e.dtype,
+                  .num_dims = e.num_dims,
+                  .file_idx = file_idx,
+                  .offset = e.offset,
+                  .size_bytes = e.size_bytes};
     std::copy(std::begin(e.shape), std::end(e.shape), std::begin(t.shape));
     tensors.push_back(t);
   }
@@ -191,13 +205,15 @@ void Checkpoint::Impl::build_table(std::vector<Found>& found) {
 Status Checkpoint::Impl::compare(uint32_t file_idx, const FileInfo& now) const {
   const FileInfo& then = files[file_idx].info;
   const bool is_same_file = now.inode == then.inode && now.device == then.device;
-  if (!is_same_file) return error(StatusCode::kCorrupt, "{}: the file was replaced while in use; load the model again", path(file_idx));
+  if (!is_same_file)
+    return error(StatusCode::kCorrupt, "{}: the file was replaced while in use; load the model again", path(file_idx));
   if (now.size_bytes < then.size_bytes) {
-    return error(StatusCode::kCorrupt, "{}: the file was truncated while in use: {} bytes, expected {}", path(file_idx), now.size_bytes, then.size_bytes);
+    return error(StatusCode::kCorrupt, "{}: the file was truncated while in use: {} bytes, expected {}", path(file_idx),
+                 now.size_bytes, then.size_bytes);
   }
   if (now.size_bytes != then.size_bytes || now.mtime_ns != then.mtime_ns) {
-    return error(StatusCode::kCorrupt, "{}: the file was written to while in use ({} bytes, {} at load); load the model again", path(file_idx),
-                 now.size_bytes, then.size_bytes);
+    return error(StatusCode::kCorrupt, "{}: the file was written to while in use ({} bytes, {} at load); load the model again",
+                 path(file_idx), now.size_bytes, then.size_bytes);
   }
   return ok_status();
 }
@@ -232,7 +248,8 @@ Result<std::optional<ShardIndex>> choose_index(FileSystem& fs, const std::string
   Result<ShardIndex> parsed = parse_shard_index(text);
   if (!parsed.ok()) return parsed.status().with_context(path);
   if (has_single && !std::binary_search(parsed->shards.begin(), parsed->shards.end(), kSingleName)) {
-    log_warning("{}: does not mention {}, which is in the folder; the index is stale and ignored, the file is used", path, kSingleName);
+    log_warning("{}: does not mention {}, which is in the folder; the index is stale and ignored, the file is used", path,
+                kSingleName);
     return std::optional<ShardIndex>();
   }
   return std::optional<ShardIndex>(std::move(*parsed));
@@ -243,15 +260,19 @@ Status nothing_to_read(const std::string& directory, const std::vector<std::stri
     for (const char* ending : {".bin", ".pt", ".pth", ".pkl", ".ckpt"}) {
       if (!name.ends_with(ending)) continue;
       return error(StatusCode::kUnsupported,
-                   "{}: only pickled weights ({}), which can run code when read and are never opened; convert them where you trust them: load with "
+                   "{}: only pickled weights ({}), which can run code when read and are never opened; convert them where you "
+                   "trust them: load with "
                    "transformers and call save_pretrained(path, safe_serialization=True)",
                    directory, name);
     }
   }
   for (const std::string& name : names) {
-    if (name.ends_with(".gguf")) return error(StatusCode::kUnsupported, "{}: a GGUF file ({}); use the safetensors checkpoint it was made from", directory, name);
+    if (name.ends_with(".gguf"))
+      return error(StatusCode::kUnsupported, "{}: a GGUF file ({}); use the safetensors checkpoint it was made from", directory,
+                   name);
   }
-  return error(StatusCode::kNotFound, "{}: neither {} nor {}; expected a Hugging Face model folder", directory, kSingleName, kShardIndexName);
+  return error(StatusCode::kNotFound, "{}: neither {} nor {}; expected a Hugging Face model folder", directory, kSingleName,
+               kShardIndexName);
 }
 
 }  // namespace
@@ -263,7 +284,8 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(FileSystem& fs, const std::
   impl->options = options;
   PM_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.list(directory));
   const auto has = [&](std::string_view name) { return std::find(names.begin(), names.end(), name) != names.end(); };
-  PM_ASSIGN_OR_RETURN(const std::optional<ShardIndex> index, choose_index(fs, directory, has(kSingleName), has(kShardIndexName)));
+  PM_ASSIGN_OR_RETURN(const std::optional<ShardIndex> index,
+                      choose_index(fs, directory, has(kSingleName), has(kShardIndexName)));
   const std::string index_path = join_path(directory, kShardIndexName);
   std::vector<Found> found;
   if (index) {
@@ -274,11 +296,13 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(FileSystem& fs, const std::
     return nothing_to_read(directory, names);
   }
   // One file is sorted already.
-  if (impl->files.size() > 1) std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.entry.name < b.entry.name; });
-  const auto twice = std::adjacent_find(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.entry.name == b.entry.name; });
+  if (impl->files.size() > 1)
+    std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.entry.name < b.entry.name; });
+  const auto twice = std::adjacent_find(found.begin(), found.end(),
+                                        [](const Found& a, const Found& b) { return a.entry.name == b.entry.name; });
   if (twice != found.end()) {
-    return error(StatusCode::kCorrupt, "{}: tensor {} is in two shards, {} and {}; fetch index and shards again", index_path, twice->entry.name,
-                 impl->files[twice->file_idx].name, impl->files[std::next(twice)->file_idx].name);
+    return error(StatusCode::kCorrupt, "{}: tensor {} is in two shards, {} and {}; fetch index and shards again", index_path,
+                 twice->entry.name, impl->files[twice->file_idx].name, impl->files[std::next(twice)->file_idx].name);
   }
   if (index) PM_RETURN_IF_ERROR(impl->check_against_index(*index, index_path, found));
   impl->warn_of_strays(names);
@@ -286,19 +310,29 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(FileSystem& fs, const std::
   return std::unique_ptr<Checkpoint>(new Checkpoint(std::move(impl)));
 }
 
-const std::string& Checkpoint::directory() const { return impl_->directory; }
-FileSystem& Checkpoint::fs() const { return *impl_->fs; }
-std::span<const TensorEntry> Checkpoint::tensors() const { return impl_->tensors; }
-std::span<const CheckpointFile> Checkpoint::files() const { return impl_->files; }
+const std::string& Checkpoint::directory() const {
+  return impl_->directory;
+}
+FileSystem& Checkpoint::fs() const {
+  return *impl_->fs;
+}
+std::span<const TensorEntry> Checkpoint::tensors() const {
+  return impl_->tensors;
+}
+std::span<const CheckpointFile> Checkpoint::files() const {
+  return impl_->files;
+}
 
 const TensorEntry* Checkpoint::find(std::string_view name) const {
-  const auto it = std::lower_bound(impl_->tensors.begin(), impl_->tensors.end(), name, [](const TensorEntry& t, std::string_view n) { return t.name < n; });
+  const auto it = std::lower_bound(impl_->tensors.begin(), impl_->tensors.end(), name,
+                                   [](const TensorEntry& t, std::string_view n) { return t.name < n; });
   return it != impl_->tensors.end() && it->name == name ? &*it : nullptr;
 }
 
 uint64_t Checkpoint::table_bytes() const {
   uint64_t bytes = sizeof(Impl) + impl_->names.capacity() + impl_->tensors.capacity() * sizeof(TensorEntry);
-  for (const CheckpointFile& f : impl_->files) bytes += 2 * sizeof(CheckpointFile) + 3 * f.name.size() + impl_->directory.size() + 64;
+  for (const CheckpointFile& f : impl_->files)
+    bytes += 2 * sizeof(CheckpointFile) + 3 * f.name.size() + impl_->directory.size() + 64;
   return bytes;
 }
 
@@ -306,16 +340,19 @@ Status Checkpoint::read(uint32_t file_idx, uint64_t offset, std::span<std::byte>
   PM_CHECK(file_idx < impl_->files.size());
   std::unique_ptr<File> opened;
   File* file = impl_->handles[file_idx].get();
-  const auto at = [&](const Status& status) { return error(status.code(), "{} (reading {} bytes at {:#x})", status.message(), out.size(), offset); };
+  const auto at = [&](const Status& status) {
+    return error(status.code(), "{} (reading {} bytes at {:#x})", status.message(), out.size(), offset);
+  };
   if (file == nullptr) {
     Result<std::unique_ptr<File>> result = impl_->open_checked(impl_->files[file_idx].name);
-    if (!result.ok()) return at(result.status().code() == StatusCode::kNotFound ? removed(impl_->path(file_idx)) : result.status());
+    if (!result.ok())
+      return at(result.status().code() == StatusCode::kNotFound ? removed(impl_->path(file_idx)) : result.status());
     opened = std::move(*result);
     file = opened.get();
   }
   const Status status = read_exact(*file, out, offset);
-  // After the read: bytes that came from a file whose mtime has not moved since open() are the file's. A failed read is explained
-  // by a changed file, if that is what happened.
+  // After the read: bytes that came from a file whose mtime has not moved since open() are the file's. A failed read is
+  // explained by a changed file, if that is what happened.
   if (Status unchanged = impl_->check_unchanged(file_idx, *file); !unchanged.ok()) return at(unchanged);
   return status.ok() ? status : at(status);
 }

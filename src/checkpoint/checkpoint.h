@@ -6,15 +6,15 @@
 // enforced here (docs/formats/safetensors.md), so that everything behind this door may trust ranges: a tensor's bytes lie
 // inside its file, spans do not overlap and leave no holes, names are unique over all shards.
 //
-// Which files: when the folder has both a model.safetensors and an index that does not mention it, the single file is used and the
-// index ignored with a warning; stale indices occur, and transformers chooses the same way. Every other *.safetensors in the folder
-// is listed in a warning. A symbolic link to a regular file is a regular file (the Hugging Face cache consists of them). Pickled
-// weights (.bin, .pt) are never read.
+// Which files: when the folder has both a model.safetensors and an index that does not mention it, the single file is used and
+// the index ignored with a warning; stale indices occur, and transformers chooses the same way. Every other *.safetensors in
+// the folder is listed in a warning. A symbolic link to a regular file is a regular file (the Hugging Face cache consists of
+// them). Pickled weights (.bin, .pt) are never read.
 //
-// The first CheckpointOptions::max_open_files files stay open for the life of the object; the rest are opened for each read, which
-// costs about 3 us, and leaves the process limit of descriptors to others. Either way a read ends with a check that the file is the
-// one that was opened: size and mtime of the descriptor every time, the name's inode every path_check_interval_ms. A file that was
-// truncated or replaced while the engine runs is therefore a named error, not other weights.
+// The first CheckpointOptions::max_open_files files stay open for the life of the object; the rest are opened for each read,
+// which costs about 3 us, and leaves the process limit of descriptors to others. Either way a read ends with a check that the
+// file is the one that was opened: size and mtime of the descriptor every time, the name's inode every path_check_interval_ms.
+// A file that was truncated or replaced while the engine runs is therefore a named error, not other weights.
 //
 // Thread-safe after open().
 #pragma once
@@ -33,11 +33,11 @@
 namespace pointsman {
 
 struct TensorEntry {
-  std::string_view name;        // lives in the Checkpoint
+  std::string_view name;  // lives in the Checkpoint
   DType dtype;
   uint8_t num_dims = 0;
-  uint32_t file_idx = 0;        // into Checkpoint::files()
-  uint64_t offset = 0;          // of the first byte, from the start of the file
+  uint32_t file_idx = 0;  // into Checkpoint::files()
+  uint64_t offset = 0;    // of the first byte, from the start of the file
   uint64_t size_bytes = 0;
   int64_t shape[4] = {1, 1, 1, 1};  // outermost first; more than 4 dimensions is kUnsupported
 
@@ -48,8 +48,8 @@ struct TensorEntry {
 std::string shape_string(const TensorEntry& t);
 
 struct CheckpointFile {
-  std::string name;   // within the folder
-  FileInfo info;      // as it was at open()
+  std::string name;  // within the folder
+  FileInfo info;     // as it was at open()
 };
 
 struct CheckpointOptions {
@@ -63,8 +63,9 @@ struct CheckpointOptions {
 
 class Checkpoint {
  public:
-  // kNotFound: the folder, a shard (all missing ones are listed). kCorrupt: a file breaks a rule of the format, is empty, truncated
-  // or a Git LFS pointer. kUnsupported: only pickled weights, an unknown dtype, something that is no regular file. kIo.
+  // kNotFound: the folder, a shard (all missing ones are listed). kCorrupt: a file breaks a rule of the format, is empty,
+  // truncated or a Git LFS pointer. kUnsupported: only pickled weights, an unknown dtype, something that is no regular file.
+  // kIo.
   static Result<std::unique_ptr<Checkpoint>> open(FileSystem& fs, const std::string& directory, CheckpointOptions options = {});
   ~Checkpoint();
 

@@ -16,8 +16,8 @@ namespace pointsman {
 namespace {
 
 using testing::FaultyFs;
-using testing::SafetensorsBuilder;
 using ::testing::HasSubstr;
+using testing::SafetensorsBuilder;
 using Fault = FaultyFs::Fault;
 using Op = FaultyFs::Op;
 
@@ -31,9 +31,12 @@ std::vector<std::byte> to_bytes(const std::string& text) {
 void put_checkpoint(testing::MemoryFs& fs) {
   fs.put("m/s-1.safetensors", to_bytes(SafetensorsBuilder().add("a", "F32", {2, 2}, 16, 1).add("b", "U8", {3}, 3, 20).build()));
   fs.put("m/s-2.safetensors", to_bytes(SafetensorsBuilder().add("c", "F32", {1}, 4, 40).build()));
-  fs.put("m/model.safetensors.index.json",
-         to_bytes(testing::shard_index_json({{"a", "s-1.safetensors"}, {"b", "s-1.safetensors"}, {"c", "s-2.safetensors"}}, 23)));
-  fs.put("m/config.json", to_bytes(R"({"model_type":"qwen3","hidden_size":8,"num_hidden_layers":1,"num_attention_heads":2,"num_key_value_heads":2,
+  fs.put(
+      "m/model.safetensors.index.json",
+      to_bytes(testing::shard_index_json({{"a", "s-1.safetensors"}, {"b", "s-1.safetensors"}, {"c", "s-2.safetensors"}}, 23)));
+  fs.put(
+      "m/config.json",
+      to_bytes(R"({"model_type":"qwen3","hidden_size":8,"num_hidden_layers":1,"num_attention_heads":2,"num_key_value_heads":2,
     "head_dim":4,"vocab_size":16,"intermediate_size":8})"));
   fs.put("m/generation_config.json", to_bytes(R"({"eos_token_id":[2,3]})"));
 }
@@ -54,7 +57,8 @@ Status open_and_read(FileSystem& fs) {
 
 void walk(Op op, Fault fault) {
   for (uint64_t n = 0;; ++n) {
-    SCOPED_TRACE(::testing::Message() << "op " << static_cast<int>(op) << " fault " << static_cast<int>(fault) << " call " << n);
+    SCOPED_TRACE(::testing::Message() << "op " << static_cast<int>(op) << " fault " << static_cast<int>(fault) << " call "
+                                      << n);
     testing::MemoryFs memory;
     put_checkpoint(memory);
     FaultyFs fs(memory);
@@ -65,7 +69,8 @@ void walk(Op op, Fault fault) {
       EXPECT_GT(n, 0u);
       return;
     }
-    const bool is_transient = op == Op::kRead && (fault == Fault::kInterrupted || fault == Fault::kShortOne || fault == Fault::kShortHalf);
+    const bool is_transient =
+        op == Op::kRead && (fault == Fault::kInterrupted || fault == Fault::kShortOne || fault == Fault::kShortHalf);
     if (is_transient) {
       EXPECT_TRUE(s.ok()) << s.to_string();
       continue;

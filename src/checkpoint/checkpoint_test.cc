@@ -17,16 +17,17 @@ namespace pointsman {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using testing::LogCapture;
 using testing::SafetensorsBuilder;
 using testing::shard_index_json;
 using testing::TempDir;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 constexpr const char* kIndex = "model.safetensors.index.json";
-const std::vector<std::pair<std::string, std::string>> kTwoShards = {{"a", "s-1.safetensors"}, {"b", "s-1.safetensors"}, {"c", "s-2.safetensors"}};
+const std::vector<std::pair<std::string, std::string>> kTwoShards = {
+    {"a", "s-1.safetensors"}, {"b", "s-1.safetensors"}, {"c", "s-2.safetensors"}};
 
 void write_two_shards(const TempDir& dir) {
   dir.write("s-1.safetensors", SafetensorsBuilder().add("a", "F32", {2, 2}, 16, 1).add("b", "U8", {3}, 3, 20).build());
@@ -148,7 +149,8 @@ TEST(Checkpoint, MissingShardsAreListedAtOnce) {
   dir.write(kIndex, shard_index_json(map, 0));
   const Status s = open(dir).status();
   EXPECT_EQ(s.code(), StatusCode::kNotFound);
-  EXPECT_THAT(s.message(), AllOf(HasSubstr("30 of 30 shards are missing"), HasSubstr("s-10.safetensors, s-11.safetensors"), HasSubstr("and 20 more")));
+  EXPECT_THAT(s.message(), AllOf(HasSubstr("30 of 30 shards are missing"), HasSubstr("s-10.safetensors, s-11.safetensors"),
+                                 HasSubstr("and 20 more")));
   EXPECT_LT(s.message().size(), 600u);
 }
 
@@ -162,13 +164,15 @@ TEST(Checkpoint, IndexAndShardsMustAgree) {
   auto map = kTwoShards;
   map.emplace_back("d", "s-2.safetensors");
   map.emplace_back("aa", "s-1.safetensors");
-  EXPECT_THAT(message(map), AllOf(HasSubstr("2 of 5 tensors are in no shard"), HasSubstr("aa (s-1.safetensors), d (s-2.safetensors)")));
+  EXPECT_THAT(message(map),
+              AllOf(HasSubstr("2 of 5 tensors are in no shard"), HasSubstr("aa (s-1.safetensors), d (s-2.safetensors)")));
   map = kTwoShards;
   map[1].second = "s-2.safetensors";
   EXPECT_THAT(message(map), HasSubstr("b (in s-1.safetensors, not in s-2.safetensors)"));
   map = kTwoShards;
   map.erase(map.begin());
-  EXPECT_THAT(message(map), AllOf(HasSubstr("1 tensors of the shards are not in the index"), HasSubstr("a (in s-1.safetensors)")));
+  EXPECT_THAT(message(map),
+              AllOf(HasSubstr("1 tensors of the shards are not in the index"), HasSubstr("a (in s-1.safetensors)")));
   dir.write("s-2.safetensors", SafetensorsBuilder().add("c", "F32", {1}, 4).add("a", "F32", {2, 2}, 16).build());
   EXPECT_THAT(message(kTwoShards), HasSubstr("tensor a is in two shards, s-1.safetensors and s-2.safetensors"));
 }
@@ -224,8 +228,8 @@ TEST(Checkpoint, ASingleFileBesideAnIndexThatDoesNotMentionItWins) {
 TEST(Checkpoint, AnIndexThatIsNoIndexIsRefusedByName) {
   const TempDir dir;
   write_two_shards(dir);
-  for (const std::string& text : {std::string(), std::string("{"), std::string("version https://git-lfs.github.com/spec/v1\n"), std::string("\0\0", 2),
-                                 std::string(R"({"weight_map":{"a":"../s-1.safetensors"}})")}) {
+  for (const std::string& text : {std::string(), std::string("{"), std::string("version https://git-lfs.github.com/spec/v1\n"),
+                                  std::string("\0\0", 2), std::string(R"({"weight_map":{"a":"../s-1.safetensors"}})")}) {
     dir.write(kIndex, text);
     EXPECT_EQ(open(dir).status().code(), StatusCode::kCorrupt);
     EXPECT_THAT(open(dir).status().message(), HasSubstr(dir.file(kIndex)));

@@ -10,9 +10,12 @@ std::string brief(const Json& value) {
   constexpr size_t kMaxText = 80;
   // Without printing a whole vocabulary to throw it away.
   if ((value.is_array() && value.as_array().size() > 64) || (value.is_object() && value.as_object().size() > 64)) {
-    return format("({} with {} members)", value.type_name(), value.is_array() ? value.as_array().size() : value.as_object().size());
+    return format("({} with {} members)", value.type_name(),
+                  value.is_array() ? value.as_array().size() : value.as_object().size());
   }
-  const std::string text = value.is_string() && value.as_string().size() > kMaxText ? json_quote(value.as_string().substr(0, kMaxText)) : value.dump();
+  const std::string text = value.is_string() && value.as_string().size() > kMaxText
+                               ? json_quote(value.as_string().substr(0, kMaxText))
+                               : value.dump();
   return text.size() > kMaxText ? text.substr(0, kMaxText) + "..." : text;
 }
 
@@ -30,7 +33,8 @@ std::string ConfigReader::key_path(const Json* object, std::string_view key) con
 }
 
 void ConfigReader::warn(std::string text) {
-  if (std::find(out_.warnings.begin(), out_.warnings.end(), text) == out_.warnings.end()) out_.warnings.push_back(std::move(text));
+  if (std::find(out_.warnings.begin(), out_.warnings.end(), text) == out_.warnings.end())
+    out_.warnings.push_back(std::move(text));
 }
 
 void ConfigReader::fail_type(const std::string& path, const Json& value, std::string_view expected) {
@@ -63,7 +67,8 @@ const Json* ConfigReader::find_aliases(std::initializer_list<std::string_view> k
     std::string other_path;
     const Json* other = first == nullptr ? nullptr : find({key}, &other_path);
     if (other != nullptr && other != first && !(*other == *first)) {
-      fail(error(StatusCode::kInvalidArgument, "{} is {}, but {} is {}: two names of one thing; keep one", *path, brief(*first), other_path, brief(*other)));
+      fail(error(StatusCode::kInvalidArgument, "{} is {}, but {} is {}: two names of one thing; keep one", *path, brief(*first),
+                 other_path, brief(*other)));
     }
   }
   return first;
@@ -133,8 +138,8 @@ int64_t ConfigReader::integer_or(std::string_view name, std::initializer_list<st
   return v;
 }
 
-double ConfigReader::number_or(std::string_view name, std::initializer_list<std::string_view> keys, double low, double high, double fallback,
-                               std::string_view origin) {
+double ConfigReader::number_or(std::string_view name, std::initializer_list<std::string_view> keys, double low, double high,
+                               double fallback, std::string_view origin) {
   std::string path(origin);
   const Json* value = find_aliases(keys, &path);
   const double v = value != nullptr ? check_number(path, *value, low, high) : fallback;
@@ -142,7 +147,8 @@ double ConfigReader::number_or(std::string_view name, std::initializer_list<std:
   return v;
 }
 
-bool ConfigReader::boolean_or(std::string_view name, std::initializer_list<std::string_view> keys, bool fallback, std::string_view origin) {
+bool ConfigReader::boolean_or(std::string_view name, std::initializer_list<std::string_view> keys, bool fallback,
+                              std::string_view origin) {
   std::string path(origin);
   const Json* value = find_aliases(keys, &path);
   const bool v = value != nullptr ? check_boolean(path, *value) : fallback;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Range-checked access to config.json that writes down where each value came from. The first failure sticks: read everything, then
-// look at status(). After a failure values are in range but mean nothing.
+// Range-checked access to config.json that writes down where each value came from. The first failure sticks: read everything,
+// then look at status(). After a failure values are in range but mean nothing.
 //
-// A key is looked for at the top level, then inside text_config. null means "not said". Strict about types: 1 is no boolean and "32"
-// no integer; 32.0 is the integer 32, as some writers print it.
+// A key is looked for at the top level, then inside text_config. null means "not said". Strict about types: 1 is no boolean and
+// "32" no integer; 32.0 is the integer 32, as some writers print it.
 #pragma once
 
 #include <cstdint>
@@ -26,20 +26,22 @@ class ConfigReader {
   // `where`: "config.json"; `out` receives origins and warnings.
   ConfigReader(const Json& root, std::string where, ModelConfig& out);
 
-  // The first of `keys` that is present and not null; null otherwise. `path` is set with it: "config.json: text_config.hidden_size".
-  // A different value under the same key in text_config becomes a warning.
+  // The first of `keys` that is present and not null; null otherwise. `path` is set with it: "config.json:
+  // text_config.hidden_size". A different value under the same key in text_config becomes a warning.
   const Json* find(std::initializer_list<std::string_view> keys, std::string* path = nullptr);
   // Present and null, and nothing said elsewhere.
   bool is_null(std::string_view key);
 
   // A value in [low, high]. `keys` are spellings of one thing: two of them with different values are refused.
-  int64_t integer(std::string_view name, std::initializer_list<std::string_view> keys, int64_t low, int64_t high);  // must be there
-  int64_t integer_or(std::string_view name, std::initializer_list<std::string_view> keys, int64_t low, int64_t high, int64_t fallback,
-                     std::string_view origin);
-  double number_or(std::string_view name, std::initializer_list<std::string_view> keys, double low, double high, double fallback,
-                   std::string_view origin);
+  int64_t integer(std::string_view name, std::initializer_list<std::string_view> keys, int64_t low,
+                  int64_t high);  // must be there
+  int64_t integer_or(std::string_view name, std::initializer_list<std::string_view> keys, int64_t low, int64_t high,
+                     int64_t fallback, std::string_view origin);
+  double number_or(std::string_view name, std::initializer_list<std::string_view> keys, double low, double high,
+                   double fallback, std::string_view origin);
   bool boolean_or(std::string_view name, std::initializer_list<std::string_view> keys, bool fallback, std::string_view origin);
-  std::string text_or(std::string_view name, std::initializer_list<std::string_view> keys, std::string fallback, std::string_view origin);
+  std::string text_or(std::string_view name, std::initializer_list<std::string_view> keys, std::string fallback,
+                      std::string_view origin);
 
   // Values that were found elsewhere or computed.
   void record(std::string_view name, std::string value, std::string source) {

@@ -11,8 +11,8 @@ namespace {
 constexpr uint64_t kMaxGenerationConfigBytes = 1 << 20;
 constexpr size_t kMaxTokenIds = 256;
 
-// An id or a list of at most `max_ids`, from generation_config.json before config.json; -1 stands for "none" in some files and is
-// left out.
+// An id or a list of at most `max_ids`, from generation_config.json before config.json; -1 stands for "none" in some files and
+// is left out.
 std::vector<int64_t> read_ids(ConfigReader& r, const Json& generation, std::string_view key, size_t max_ids) {
   std::string path = format("generation_config.json: {}", key);
   const Json* value = generation.find(key);
@@ -44,14 +44,16 @@ void read_token_ids(ConfigReader& r, const Json& generation, ModelConfig& c) {
   c.bos_token_id = read_one_id(r, generation, "bos_token_id");
   c.pad_token_id = read_one_id(r, generation, "pad_token_id");
   for (const int64_t id : c.eos_token_ids) {
-    if (id >= c.vocab_size) r.warn(format("eos_token_id {} is beyond vocab_size {}: it can never be produced", id, c.vocab_size));
+    if (id >= c.vocab_size)
+      r.warn(format("eos_token_id {} is beyond vocab_size {}: it can never be produced", id, c.vocab_size));
   }
 }
 
 Result<GenerationDefaults> normalize_generation_defaults(const Json& generation) {
   GenerationDefaults d;
   if (generation.is_null()) return d;
-  if (!generation.is_object()) return error(StatusCode::kCorrupt, "generation_config.json: expected an object, found {}", generation.type_name());
+  if (!generation.is_object())
+    return error(StatusCode::kCorrupt, "generation_config.json: expected an object, found {}", generation.type_name());
   ModelConfig unused;
   ConfigReader r(generation, "generation_config.json", unused);
   d.do_sample = r.boolean_or("do_sample", {"do_sample"}, d.do_sample, "");

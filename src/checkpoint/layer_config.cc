@@ -18,7 +18,8 @@ int64_t read_layer_types(ConfigReader& r, const Json& types, const std::string& 
     return -1;
   }
   if (types.as_array().size() != slides.size()) {
-    r.fail(error(StatusCode::kCorrupt, "{}: {} layer types, expected num_hidden_layers = {}", path, types.as_array().size(), slides.size()));
+    r.fail(error(StatusCode::kCorrupt, "{}: {} layer types, expected num_hidden_layers = {}", path, types.as_array().size(),
+                 slides.size()));
     return -1;
   }
   int64_t first = -1;
@@ -27,7 +28,8 @@ int64_t read_layer_types(ConfigReader& r, const Json& types, const std::string& 
     slides[i] = type.is_string() && type.as_string() == "sliding_attention";
     if (slides[i] && first < 0) first = static_cast<int64_t>(i);
     if (!slides[i] && !(type.is_string() && type.as_string() == "full_attention")) {
-      r.fail(error(StatusCode::kUnsupported, "{}[{}]: {} is not supported, expected \"full_attention\" or \"sliding_attention\"", path, i, brief(type)));
+      r.fail(error(StatusCode::kUnsupported,
+                   "{}[{}]: {} is not supported, expected \"full_attention\" or \"sliding_attention\"", path, i, brief(type)));
     }
   }
   return first;
@@ -61,13 +63,16 @@ void read_layer_windows(ConfigReader& r, bool window_in_every_layer, ModelConfig
     return;
   }
   if (window_in_every_layer) {
-    // transformers gives every layer of such a family (qwen3_moe) the window, whatever layer_types say; max_window_layers is not a key of it.
+    // transformers gives every layer of such a family (qwen3_moe) the window, whatever layer_types say; max_window_layers is
+    // not a key of it.
     if (types != nullptr && std::find(slides.begin(), slides.end(), false) != slides.end()) {
-      r.warn(format("{}: ignored, as transformers does for {}: with use_sliding_window every layer slides", path, c.model_type));
+      r.warn(
+          format("{}: ignored, as transformers does for {}: with use_sliding_window every layer slides", path, c.model_type));
     }
     std::fill(slides.begin(), slides.end(), true);
   } else if (types != nullptr) {
-    r.record("layer_types", format("{} of {} layers slide", std::count(slides.begin(), slides.end(), true), slides.size()), path);
+    r.record("layer_types", format("{} of {} layers slide", std::count(slides.begin(), slides.end(), true), slides.size()),
+             path);
   } else {
     const int64_t first = r.integer_or("max_window_layers", {"max_window_layers"}, 0, kMaxLayer, 28, fallback);
     for (size_t i = 0; i < slides.size(); ++i) slides[i] = static_cast<int64_t>(i) >= first;
@@ -85,7 +90,8 @@ void read_moe(ConfigReader& r, ModelConfig& c) {
   c.norm_topk_prob = r.boolean_or("norm_topk_prob", {"norm_topk_prob"}, false, fallback);
   const int64_t step = r.integer_or("decoder_sparse_step", {"decoder_sparse_step"}, 1, kMaxLayer, 1, fallback);
   if (c.num_experts_per_tok > c.num_experts) {
-    r.fail(error(StatusCode::kInvalidArgument, "{}: num_experts_per_tok {} is more than num_experts {}", r.where(), c.num_experts_per_tok, c.num_experts));
+    r.fail(error(StatusCode::kInvalidArgument, "{}: num_experts_per_tok {} is more than num_experts {}", r.where(),
+                 c.num_experts_per_tok, c.num_experts));
   }
   for (int64_t i = 0; i < c.num_hidden_layers; ++i) c.layer_is_moe[static_cast<size_t>(i)] = (i + 1) % step == 0;
   std::string path;
@@ -94,7 +100,8 @@ void read_moe(ConfigReader& r, ModelConfig& c) {
   if (!dense->is_array()) return r.fail_type(path, *dense, "a list of layer numbers");
   for (const Json& item : dense->as_array()) {
     const int64_t layer = r.check_integer(path, item, 0, kMaxLayer);
-    if (layer < c.num_hidden_layers) c.layer_is_moe[static_cast<size_t>(layer)] = false;  // others mean nothing, as in transformers
+    if (layer < c.num_hidden_layers)
+      c.layer_is_moe[static_cast<size_t>(layer)] = false;  // others mean nothing, as in transformers
   }
   r.record("mlp_only_layers", brief(*dense), path);
 }

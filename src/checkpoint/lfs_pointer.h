@@ -11,10 +11,13 @@
 
 namespace pointsman {
 
-inline bool is_lfs_pointer(std::string_view head) { return head.starts_with("version https://git-lfs.github.com/spec/"); }
+inline bool is_lfs_pointer(std::string_view head) {
+  return head.starts_with("version https://git-lfs.github.com/spec/");
+}
 
 inline Status lfs_pointer_error(const std::string& path) {
-  return error(StatusCode::kCorrupt, "{}: a Git LFS pointer, not the file itself; run 'git lfs pull' in the model folder", path);
+  return error(StatusCode::kCorrupt, "{}: a Git LFS pointer, not the file itself; run 'git lfs pull' in the model folder",
+               path);
 }
 
 }  // namespace pointsman

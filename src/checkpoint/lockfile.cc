@@ -71,8 +71,8 @@ Status read_text(const Json& json, const char* key, std::string& out) {
 }  // namespace
 
 Sha256Digest LockFile::model_digest() const {
-  // Every field is delimited, so that no two locks hash the same bytes: names hold no zero, digests and sizes have fixed lengths,
-  // and each section begins with its name and its count.
+  // Every field is delimited, so that no two locks hash the same bytes: names hold no zero, digests and sizes have fixed
+  // lengths, and each section begins with its name and its count.
   Sha256 hash;
   const auto add = [&hash](const void* data, size_t bytes) { hash.update({static_cast<const std::byte*>(data), bytes}); };
   const auto add_number = [&add](uint64_t v) {
@@ -113,27 +113,33 @@ Result<LockFile> parse_lock_json(std::string_view text) {
   const Json* version = json.find("format_version");
   if (version == nullptr || !version->is_int()) return error(StatusCode::kCorrupt, "no integer \"format_version\"");
   if (version->as_int() != lock.format_version) {
-    return error(StatusCode::kUnsupported, "format_version {}: this build reads {}; run 'pointsman lock' again", version->as_int(), lock.format_version);
+    return error(StatusCode::kUnsupported, "format_version {}: this build reads {}; run 'pointsman lock' again",
+                 version->as_int(), lock.format_version);
   }
-  PM_RETURN_IF_ERROR(check_keys(json, {"format_version", "tool_version", "created", "model_digest", "files", "tensors", "experts"}, ""));
+  PM_RETURN_IF_ERROR(
+      check_keys(json, {"format_version", "tool_version", "created", "model_digest", "files", "tensors", "experts"}, ""));
   PM_RETURN_IF_ERROR(read_text(json, "tool_version", lock.tool_version));
   PM_RETURN_IF_ERROR(read_text(json, "created", lock.created));
   PM_RETURN_IF_ERROR(read_entries(json, "files", lock.files));
   PM_RETURN_IF_ERROR(read_entries(json, "tensors", lock.tensors));
   PM_RETURN_IF_ERROR(read_entries(json, "experts", lock.experts));
   for (const auto& [name, entry] : lock.files) {
-    if (!is_plain_file_name(name)) return error(StatusCode::kCorrupt, "files {}: expected a plain file name", json_quote(name.substr(0, 128)));
+    if (!is_plain_file_name(name))
+      return error(StatusCode::kCorrupt, "files {}: expected a plain file name", json_quote(name.substr(0, 128)));
   }
   for (const Entries* entries : {&lock.tensors, &lock.experts}) {
     for (const auto& [name, entry] : *entries) {
-      if (!is_plain_tensor_name(name)) return error(StatusCode::kCorrupt, "name {} is empty, too long or holds control characters", json_quote(name.substr(0, 128)));
+      if (!is_plain_tensor_name(name))
+        return error(StatusCode::kCorrupt, "name {} is empty, too long or holds control characters",
+                     json_quote(name.substr(0, 128)));
     }
   }
   std::string claimed_text;
   PM_RETURN_IF_ERROR(read_text(json, "model_digest", claimed_text));
   Sha256Digest claimed;
   if (!from_hex(claimed_text, claimed) || claimed != lock.model_digest()) {
-    return error(StatusCode::kCorrupt, "\"model_digest\" does not match the entries: the file was edited or damaged; run 'pointsman lock' again");
+    return error(StatusCode::kCorrupt,
+                 "\"model_digest\" does not match the entries: the file was edited or damaged; run 'pointsman lock' again");
   }
   return lock;
 }

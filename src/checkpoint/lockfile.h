@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // pointsman.lock.json: what the checkpoint's bytes must be. SHA-256 of configuration and tokenizer files, of every dense tensor
-// and of every expert (its parts in the order gate, up, down, one after the other), with sizes. Format: docs/formats/lockfile.md.
+// and of every expert (its parts in the order gate, up, down, one after the other), with sizes. Format:
+// docs/formats/lockfile.md.
 //
 // The lock is bound to names and ranges, not to shard files: a checkpoint sharded anew still matches.
 //
-// Reading is strict: another format_version is kUnsupported; an unknown or missing key, a name that is not plain, or entries that do
-// not add up to "model_digest" are kCorrupt. The clock is the caller's: the same lock gives the same text.
+// Reading is strict: another format_version is kUnsupported; an unknown or missing key, a name that is not plain, or entries
+// that do not add up to "model_digest" are kCorrupt. The clock is the caller's: the same lock gives the same text.
 #pragma once
 
 #include <map>
@@ -24,7 +25,7 @@ inline constexpr const char* kLockFileName = "pointsman.lock.json";
 struct LockFile {
   int format_version = 1;
   std::string tool_version;
-  std::string created;            // ISO 8601, UTC
+  std::string created;  // ISO 8601, UTC
   struct Entry {
     Sha256Digest sha256{};
     uint64_t size_bytes = 0;
@@ -39,7 +40,7 @@ struct LockFile {
   Sha256Digest model_digest() const;
 };
 
-Result<LockFile> read_lock_file(FileSystem& fs, const std::string& directory);   // kNotFound when absent
+Result<LockFile> read_lock_file(FileSystem& fs, const std::string& directory);  // kNotFound when absent
 Status write_lock_file(FileSystem& fs, const std::string& directory, const LockFile& lock);
 std::string lock_to_json(const LockFile& lock);
 Result<LockFile> parse_lock_json(std::string_view text);

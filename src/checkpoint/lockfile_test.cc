@@ -12,7 +12,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Sha256Digest digest_of(std::string_view text) { return sha256(std::as_bytes(std::span(text))); }
+Sha256Digest digest_of(std::string_view text) {
+  return sha256(std::as_bytes(std::span(text)));
+}
 
 LockFile sample() {
   LockFile lock{.tool_version = "0.1.0", .created = "2026-11-30T06:00:00Z"};
@@ -40,7 +42,8 @@ TEST(LockFile, RoundTripIsExactAndTextIsStable) {
   std::vector<std::string> keys;
   const Json json = *parse_json(text);
   for (const auto& [key, value] : json.as_object()) keys.push_back(key);
-  EXPECT_THAT(keys, ::testing::ElementsAre("format_version", "tool_version", "created", "model_digest", "files", "tensors", "experts"));
+  EXPECT_THAT(
+      keys, ::testing::ElementsAre("format_version", "tool_version", "created", "model_digest", "files", "tensors", "experts"));
 }
 
 TEST(LockFile, DigestNamesTheEntriesOnly) {
@@ -94,7 +97,8 @@ TEST(LockFile, DamageIsNamed) {
       {"", StatusCode::kCorrupt, "JSON"},
       {"[]", StatusCode::kCorrupt, "expected an object"},
       {"{}", StatusCode::kCorrupt, "format_version"},
-      {edited("\"format_version\": 1", "\"format_version\": 2"), StatusCode::kUnsupported, "format_version 2: this build reads 1"},
+      {edited("\"format_version\": 1", "\"format_version\": 2"), StatusCode::kUnsupported,
+       "format_version 2: this build reads 1"},
       {R"({"format_version":2,"everything":"else"})", StatusCode::kUnsupported, "format_version 2"},
       {edited("\"format_version\": 1", "\"format_version\": \"1\""), StatusCode::kCorrupt, "no integer \"format_version\""},
       {edited("\"format_version\": 1", "\"format_version\": 1.0"), StatusCode::kCorrupt, "no integer \"format_version\""},
@@ -103,7 +107,8 @@ TEST(LockFile, DamageIsNamed) {
       {edited("\"files\": {", "\"files\": [], \"tensors\": {"), StatusCode::kCorrupt, "duplicate key"},
       {edited(hex, hex.substr(1)), StatusCode::kCorrupt, "files \"config.json\": \"sha256\" must be 64 hexadecimal digits"},
       {edited(hex, "g" + hex.substr(1)), StatusCode::kCorrupt, "64 hexadecimal digits"},
-      {edited("\"size\": 6", "\"size\": -6"), StatusCode::kCorrupt, "files \"config.json\": \"size\" must be a non-negative integer"},
+      {edited("\"size\": 6", "\"size\": -6"), StatusCode::kCorrupt,
+       "files \"config.json\": \"size\" must be a non-negative integer"},
       {edited("\"size\": 6", "\"size\": 6.5"), StatusCode::kCorrupt, "non-negative integer"},
       {edited("\"size\": 6", "\"size\": 6, \"note\": 1"), StatusCode::kCorrupt, "files \"config.json\": unknown key \"note\""},
       {edited("\"size\": 6", "\"size\": 7"), StatusCode::kCorrupt, "\"model_digest\" does not match"},
@@ -123,7 +128,8 @@ TEST(LockFile, DamageIsNamed) {
 
 TEST(LockFile, EveryPrefixIsRefused) {
   const std::string text = lock_to_json(sample());
-  for (size_t n = 0; n + 1 < text.size(); ++n) EXPECT_FALSE(parse_lock_json(text.substr(0, n)).ok()) << n;  // the last byte is a line end
+  for (size_t n = 0; n + 1 < text.size(); ++n)
+    EXPECT_FALSE(parse_lock_json(text.substr(0, n)).ok()) << n;  // the last byte is a line end
 }
 
 }  // namespace

@@ -28,13 +28,21 @@ constexpr Family kFamilies[] = {
     {.model_type = "qwen3_moe", .is_moe = true, .num_key_value_heads = 4, .head_dim = 0, .window_in_every_layer = true},
 };
 
-// Keys that are known and say nothing about the forward pass. A dense model may keep intermediate_size unused, and a window that is
-// off its layer number.
+// Keys that are known and say nothing about the forward pass. A dense model may keep intermediate_size unused, and a window
+// that is off its layer number.
 const std::set<std::string_view>& harmless_keys() {
-  static const std::set<std::string_view> keys = {
-      "architectures", "attention_dropout", "bos_token_id", "chunk_size_feed_forward", "eos_token_id", "id2label", "initializer_range", "intermediate_size", "is_encoder_decoder",
-      "label2id", "max_window_layers", "model_type", "output_attentions", "output_hidden_states", "output_router_logits", "problem_type", "return_dict",
-      "router_aux_loss_coef", "router_jitter_noise", "text_config", "transformers_version", "use_cache", "_name_or_path"};
+  static const std::set<std::string_view> keys = {"architectures",        "attention_dropout",
+                                                  "bos_token_id",         "chunk_size_feed_forward",
+                                                  "eos_token_id",         "id2label",
+                                                  "initializer_range",    "intermediate_size",
+                                                  "is_encoder_decoder",   "label2id",
+                                                  "max_window_layers",    "model_type",
+                                                  "output_attentions",    "output_hidden_states",
+                                                  "output_router_logits", "problem_type",
+                                                  "return_dict",          "router_aux_loss_coef",
+                                                  "router_jitter_noise",  "text_config",
+                                                  "transformers_version", "use_cache",
+                                                  "_name_or_path"};
   return keys;
 }
 
@@ -46,8 +54,10 @@ Result<const Family*> find_family(ConfigReader& r, ModelConfig& c) {
     if (f.model_type == c.model_type) return &f;
     known += (known.empty() ? "" : ", ") + std::string(f.model_type);
   }
-  if (c.model_type.empty()) return error(StatusCode::kCorrupt, "{}: key \"model_type\" is missing; this build knows {}", r.where(), known);
-  return error(StatusCode::kUnsupported, "{}: model_type {} is not supported; this build knows {}", r.where(), json_quote(c.model_type.substr(0, 64)), known);
+  if (c.model_type.empty())
+    return error(StatusCode::kCorrupt, "{}: key \"model_type\" is missing; this build knows {}", r.where(), known);
+  return error(StatusCode::kUnsupported, "{}: model_type {} is not supported; this build knows {}", r.where(),
+               json_quote(c.model_type.substr(0, 64)), known);
 }
 
 // What would make the stored weights mean something else, or asks for code to run.
@@ -60,28 +70,33 @@ void check_foreign_matter(ConfigReader& r) {
     r.fail(error(StatusCode::kUnsupported, "{}: quant_method {} is not supported; use the BF16, F16 or F32 checkpoint", path,
                  method != nullptr ? brief(*method) : "(not said)"));
   }
-  if (r.find({"auto_map"}, &path) != nullptr) r.warn(path + ": names Python code; ignored, nothing from a checkpoint is executed");
+  if (r.find({"auto_map"}, &path) != nullptr)
+    r.warn(path + ": names Python code; ignored, nothing from a checkpoint is executed");
 }
 
 void read_attention_sizes(ConfigReader& r, const Family& family, ModelConfig& c) {
   const std::string fallback = "default of " + c.model_type;
   c.num_attention_heads = r.integer("num_attention_heads", {"num_attention_heads"}, 1, kMaxHeads);
   // An explicit null says "one per head", as files did before the key existed.
-  c.num_key_value_heads = r.is_null("num_key_value_heads")
-                              ? r.integer_or("num_key_value_heads", {"num_key_value_heads"}, 1, kMaxHeads, c.num_attention_heads, "derived: num_attention_heads")
-                              : r.integer_or("num_key_value_heads", {"num_key_value_heads"}, 1, kMaxHeads, family.num_key_value_heads, fallback);
+  c.num_key_value_heads =
+      r.is_null("num_key_value_heads")
+          ? r.integer_or("num_key_value_heads", {"num_key_value_heads"}, 1, kMaxHeads, c.num_attention_heads,
+                         "derived: num_attention_heads")
+          : r.integer_or("num_key_value_heads", {"num_key_value_heads"}, 1, kMaxHeads, family.num_key_value_heads, fallback);
   if (r.status().ok() && c.num_attention_heads % c.num_key_value_heads != 0) {
-    r.fail(error(StatusCode::kInvalidArgument, "{}: num_attention_heads {} is no multiple of num_key_value_heads {}", r.where(), c.num_attention_heads,
-                 c.num_key_value_heads));
+    r.fail(error(StatusCode::kInvalidArgument, "{}: num_attention_heads {} is no multiple of num_key_value_heads {}", r.where(),
+                 c.num_attention_heads, c.num_key_value_heads));
   }
   if (family.head_dim != 0) {
     c.head_dim = r.integer_or("head_dim", {"head_dim"}, 1, kMaxHeadDim, family.head_dim, fallback);
   } else {
-    c.head_dim = r.integer_or("head_dim", {"head_dim"}, 1, kMaxHeadDim, c.hidden_size / c.num_attention_heads, "derived: hidden_size / num_attention_heads");
+    c.head_dim = r.integer_or("head_dim", {"head_dim"}, 1, kMaxHeadDim, c.hidden_size / c.num_attention_heads,
+                              "derived: hidden_size / num_attention_heads");
   }
   // A derived one has not been checked yet; rope turns channels in pairs.
   if (r.status().ok() && (c.head_dim < 2 || c.head_dim > kMaxHeadDim || c.head_dim % 2 != 0)) {
-    r.fail(error(StatusCode::kInvalidArgument, "{}: head_dim {}: expected an even number up to {}", r.where(), c.head_dim, kMaxHeadDim));
+    r.fail(error(StatusCode::kInvalidArgument, "{}: head_dim {}: expected an even number up to {}", r.where(), c.head_dim,
+                 kMaxHeadDim));
   }
   c.attention_bias = r.boolean_or("attention_bias", {"attention_bias"}, false, fallback);
 }
@@ -104,12 +119,14 @@ Result<ModelConfig> normalize_config(const Json& config, const Json& generation)
   c.num_hidden_layers = r.integer("num_hidden_layers", {"num_hidden_layers"}, 1, kMaxLayers);
   read_attention_sizes(r, *family, c);
   c.vocab_size = r.integer("vocab_size", {"vocab_size"}, 1, 1 << 24);
-  c.max_position_embeddings = r.integer_or("max_position_embeddings", {"max_position_embeddings"}, 1, int64_t{1} << 32, 32768, fallback);
+  c.max_position_embeddings =
+      r.integer_or("max_position_embeddings", {"max_position_embeddings"}, 1, int64_t{1} << 32, 32768, fallback);
   c.rms_norm_eps = r.number_or("rms_norm_eps", {"rms_norm_eps"}, 0, 1, 1e-6, fallback);
   c.tie_word_embeddings = r.boolean_or("tie_word_embeddings", {"tie_word_embeddings"}, false, fallback);
   const std::string act = r.text_or("hidden_act", {"hidden_act"}, "silu", fallback);
   if (act != "silu" && act != "swish") {
-    r.fail(error(StatusCode::kUnsupported, "config.json: hidden_act {} is not supported for {}; expected \"silu\"", json_quote(act.substr(0, 64)), c.model_type));
+    r.fail(error(StatusCode::kUnsupported, "config.json: hidden_act {} is not supported for {}; expected \"silu\"",
+                 json_quote(act.substr(0, 64)), c.model_type));
   }
   PM_RETURN_IF_ERROR(r.status());
 

@@ -21,11 +21,11 @@ enum class RopeType { kDefault, kLinear, kYarn };
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double theta = 10000;
-  double factor = 1;                   // linear and yarn
+  double factor = 1;                             // linear and yarn
   int64_t original_max_position_embeddings = 0;  // yarn
   double beta_fast = 32, beta_slow = 1;          // yarn
-  double attention_factor = 0;         // yarn; 0 = 0.1 ln(factor) + 1; what mscale and mscale_all_dim amount to is already in it
-  bool truncate = true;                // yarn
+  double attention_factor = 0;  // yarn; 0 = 0.1 ln(factor) + 1; what mscale and mscale_all_dim amount to is already in it
+  bool truncate = true;         // yarn
 };
 
 enum class RouterScore { kSoftmax, kSigmoid, kSqrtSoftplus, kSoftmaxOverTopK };
@@ -39,7 +39,7 @@ struct ModelConfig {
   int64_t num_attention_heads = 0;
   int64_t num_key_value_heads = 0;
   int64_t head_dim = 0;
-  int64_t intermediate_size = 0;       // dense MLP layers; 0 when there are none
+  int64_t intermediate_size = 0;  // dense MLP layers; 0 when there are none
   int64_t vocab_size = 0;
   int64_t max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
@@ -56,7 +56,7 @@ struct ModelConfig {
   int64_t moe_intermediate_size = 0;
   bool norm_topk_prob = false;
   double routed_scaling_factor = 1;
-  std::vector<bool> layer_is_moe;      // one per layer
+  std::vector<bool> layer_is_moe;  // one per layer
 
   std::vector<int64_t> eos_token_ids;  // generation_config.json before config.json
   int64_t bos_token_id = -1;
@@ -66,10 +66,11 @@ struct ModelConfig {
   struct Origin {
     std::string key;     // our name
     std::string value;   // as printed
-    std::string source;  // "config.json: rope_parameters.rope_theta", "default of qwen3_moe", "derived: hidden_size / num_attention_heads"
+    std::string source;  // "config.json: rope_parameters.rope_theta", "default of qwen3_moe", "derived: hidden_size /
+                         // num_attention_heads"
   };
   std::vector<Origin> origins;
-  std::vector<std::string> warnings;   // e.g. auto_map present and ignored
+  std::vector<std::string> warnings;  // e.g. auto_map present and ignored
   std::vector<std::string> ignored_keys;
 };
 

@@ -20,7 +20,8 @@ using ::testing::IsEmpty;
 
 // A small qwen3_moe config, with changes: {"key": value} merged over it; a value of "<absent>" removes the key.
 Json moe_config(const std::string& changes = "{}") {
-  Json config = *parse_json(R"({"model_type":"qwen3_moe","hidden_size":64,"num_hidden_layers":4,"num_attention_heads":4,"num_key_value_heads":2,
+  Json config = *parse_json(
+      R"({"model_type":"qwen3_moe","hidden_size":64,"num_hidden_layers":4,"num_attention_heads":4,"num_key_value_heads":2,
     "head_dim":32,"vocab_size":100,"intermediate_size":96,"num_experts":8,"num_experts_per_tok":2,"moe_intermediate_size":24,"norm_topk_prob":true})");
   const Json merged = *parse_json(changes);
   for (const auto& [key, value] : merged.as_object()) {
@@ -37,7 +38,9 @@ Json dense_config(const std::string& changes = "{}") {
   config.set("model_type", "qwen3");
   return config;
 }
-Result<ModelConfig> normalize(const Json& config, const std::string& generation = "null") { return normalize_config(config, *parse_json(generation)); }
+Result<ModelConfig> normalize(const Json& config, const std::string& generation = "null") {
+  return normalize_config(config, *parse_json(generation));
+}
 ModelConfig good(const Json& config, const std::string& generation = "null") {
   Result<ModelConfig> c = normalize(config, generation);
   EXPECT_TRUE(c.ok()) << c.status().to_string();
@@ -51,7 +54,8 @@ std::string source_of(const ModelConfig& c, std::string_view key) {
 }
 
 TEST(ModelConfig, EveryValueHasAnOrigin) {
-  const ModelConfig c = good(moe_config(R"({"rope_parameters":{"rope_theta":1e6,"rope_type":"default"}})"), R"({"eos_token_id":[3,4]})");
+  const ModelConfig c =
+      good(moe_config(R"({"rope_parameters":{"rope_theta":1e6,"rope_type":"default"}})"), R"({"eos_token_id":[3,4]})");
   EXPECT_EQ(c.hidden_size, 64);
   EXPECT_EQ(c.num_experts, 8);
   EXPECT_TRUE(c.norm_topk_prob);
@@ -78,11 +82,13 @@ TEST(ModelConfig, DefaultsAreThoseOfTheFamily) {
   EXPECT_FALSE(c.tie_word_embeddings);
   EXPECT_EQ(good(dense_config(R"({"head_dim":"<absent>"})")).head_dim, 128);
   // 32 of the class, which these 4 heads cannot have.
-  EXPECT_THAT(normalize(dense_config(R"({"num_key_value_heads":"<absent>"})")).status().message(), HasSubstr("num_key_value_heads 32"));
+  EXPECT_THAT(normalize(dense_config(R"({"num_key_value_heads":"<absent>"})")).status().message(),
+              HasSubstr("num_key_value_heads 32"));
 }
 
 TEST(ModelConfig, NullMeansNotSaid) {
-  ModelConfig c = good(moe_config(R"({"head_dim":null,"rope_scaling":null,"rope_parameters":null,"quantization_config":null,"auto_map":null,
+  ModelConfig c =
+      good(moe_config(R"({"head_dim":null,"rope_scaling":null,"rope_parameters":null,"quantization_config":null,"auto_map":null,
     "layer_types":null,"mlp_only_layers":null,"text_config":null,"eos_token_id":null,"pad_token_id":null,"rms_norm_eps":null,"sliding_window":null,
     "tie_word_embeddings":null,"dtype":null})"));
   EXPECT_EQ(c.head_dim, 16);
@@ -123,7 +129,8 @@ struct BadConfig {
 };
 
 TEST(ModelConfig, WrongTypesAndRangesAreRefusedByKeyAndValue) {
-  constexpr StatusCode corrupt = StatusCode::kCorrupt, invalid = StatusCode::kInvalidArgument, unsupported = StatusCode::kUnsupported;
+  constexpr StatusCode corrupt = StatusCode::kCorrupt, invalid = StatusCode::kInvalidArgument,
+                       unsupported = StatusCode::kUnsupported;
   const BadConfig cases[] = {
       {R"({"model_type":"<absent>"})", corrupt, "\"model_type\" is missing; this build knows qwen3, qwen3_moe"},
       {R"({"model_type":7})", corrupt, "model_type: expected a string, found integer 7"},
@@ -173,9 +180,11 @@ TEST(ModelConfig, WrongTypesAndRangesAreRefusedByKeyAndValue) {
       {R"({"mlp_only_layers":1})", corrupt, "mlp_only_layers: expected a list"},
       {R"({"mlp_only_layers":[-1]})", invalid, "mlp_only_layers: -1"},
       {R"({"mlp_only_layers":["1"]})", corrupt, "mlp_only_layers: expected an integer"},
-      {R"({"quantization_config":{"quant_method":"fp8"}})", unsupported, "quantization_config: quant_method \"fp8\" is not supported"},
+      {R"({"quantization_config":{"quant_method":"fp8"}})", unsupported,
+       "quantization_config: quant_method \"fp8\" is not supported"},
       {R"({"quantization_config":"fp8"})", unsupported, "quant_method (not said)"},
-      {R"({"text_config":{"quantization_config":{"quant_method":"awq"}}})", unsupported, "text_config.quantization_config: quant_method \"awq\""},
+      {R"({"text_config":{"quantization_config":{"quant_method":"awq"}}})", unsupported,
+       "text_config.quantization_config: quant_method \"awq\""},
       {R"({"compression_config":{"quant_method":"compressed-tensors"}})", unsupported, "compressed-tensors"},
       {R"({"eos_token_id":"2"})", corrupt, "eos_token_id: expected an integer"},
       {R"({"eos_token_id":[2,null]})", corrupt, "eos_token_id: expected an integer"},
@@ -185,9 +194,10 @@ TEST(ModelConfig, WrongTypesAndRangesAreRefusedByKeyAndValue) {
       {R"({"use_sliding_window":1})", corrupt, "use_sliding_window: expected true or false"},
       {R"({"layer_types":["full_attention"]})", corrupt, "layer_types: 1 layer types, expected num_hidden_layers = 4"},
       {R"({"layer_types":"full_attention"})", corrupt, "layer_types: expected a list"},
-      {R"({"layer_types":["full_attention","full_attention","linear_attention","full_attention"]})", unsupported, "layer_types[2]: \"linear_attention\""},
-      {R"({"sliding_window":4,"layer_types":["full_attention","sliding_attention","full_attention","full_attention"]})", invalid,
-       "layer_types[1]: \"sliding_attention\", but use_sliding_window is not true"},
+      {R"({"layer_types":["full_attention","full_attention","linear_attention","full_attention"]})", unsupported,
+       "layer_types[2]: \"linear_attention\""},
+      {R"({"sliding_window":4,"layer_types":["full_attention","sliding_attention","full_attention","full_attention"]})",
+       invalid, "layer_types[1]: \"sliding_attention\", but use_sliding_window is not true"},
   };
   for (const BadConfig& b : cases) {
     const Result<ModelConfig> c = normalize(moe_config(b.changes));
@@ -197,10 +207,13 @@ TEST(ModelConfig, WrongTypesAndRangesAreRefusedByKeyAndValue) {
   }
 }
 
-TEST(ModelConfig, AWholeNumberWrittenAsAFloatIsAnInteger) { EXPECT_EQ(good(moe_config(R"({"hidden_size":64.0})")).hidden_size, 64); }
+TEST(ModelConfig, AWholeNumberWrittenAsAFloatIsAnInteger) {
+  EXPECT_EQ(good(moe_config(R"({"hidden_size":64.0})")).hidden_size, 64);
+}
 
 TEST(ModelConfig, NoObjectNoConfig) {
-  for (const char* text : {"null", "[]", "1", "\"x\""}) EXPECT_EQ(normalize(*parse_json(text)).status().code(), StatusCode::kCorrupt) << text;
+  for (const char* text : {"null", "[]", "1", "\"x\""})
+    EXPECT_EQ(normalize(*parse_json(text)).status().code(), StatusCode::kCorrupt) << text;
   EXPECT_EQ(normalize(moe_config(), "[]").status().code(), StatusCode::kCorrupt);
 }
 
@@ -248,7 +261,8 @@ TEST(ModelConfig, SlidingWindows) {
   EXPECT_THAT(dense(R"({"use_sliding_window":true,"sliding_window":8,"max_window_layers":3})"), ElementsAre(0, 0, 0, 8));
   EXPECT_THAT(dense(R"({"use_sliding_window":true,"sliding_window":8})"), ElementsAre(0, 0, 0, 0));
   EXPECT_THAT(dense(R"({"use_sliding_window":true,"sliding_window":8,"max_window_layers":0,
-    "layer_types":["full_attention","sliding_attention","full_attention","full_attention"]})"), ElementsAre(0, 8, 0, 0));
+    "layer_types":["full_attention","sliding_attention","full_attention","full_attention"]})"),
+              ElementsAre(0, 8, 0, 0));
   // transformers ignores layer_types for qwen3_moe: so do we, and say so.
   const ModelConfig c = good(moe_config(R"({"use_sliding_window":true,"sliding_window":8,
     "layer_types":["full_attention","sliding_attention","full_attention","full_attention"]})"));
@@ -318,8 +332,8 @@ TEST(GenerationDefaults, AreThoseOfTransformersUnlessSaid) {
 }
 
 TEST(GenerationDefaults, AreRangeChecked) {
-  for (const char* text : {R"({"temperature":-1})", R"({"top_k":-1})", R"({"top_k":1.5})", R"({"top_p":1.01})", R"({"min_p":-0.1})", R"({"repetition_penalty":0})",
-                           R"({"do_sample":"yes"})", "[]"}) {
+  for (const char* text : {R"({"temperature":-1})", R"({"top_k":-1})", R"({"top_k":1.5})", R"({"top_p":1.01})",
+                           R"({"min_p":-0.1})", R"({"repetition_penalty":0})", R"({"do_sample":"yes"})", "[]"}) {
     const auto d = normalize_generation_defaults(*parse_json(text));
     ASSERT_FALSE(d.ok()) << text;
     EXPECT_THAT(d.status().message(), HasSubstr("generation_config.json")) << text;

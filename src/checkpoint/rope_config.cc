@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The rope keys in their spellings: rope_theta at the top, rope_scaling with "type" or "rope_type" (transformers 4), rope_parameters
-// with everything inside (transformers 5), either nested by attention type. A type that is not known is refused by name, and so is
-// what one RopeConfig for all layers cannot express.
+// The rope keys in their spellings: rope_theta at the top, rope_scaling with "type" or "rope_type" (transformers 4),
+// rope_parameters with everything inside (transformers 5), either nested by attention type. A type that is not known is refused
+// by name, and so is what one RopeConfig for all layers cannot express.
 //
-// Precedence as in transformers 5.24: rope_type before type, rope_theta inside the dictionary before the one at the top, a non-empty
-// rope_scaling before rope_parameters (two different ones are refused here: transformers would drop a theta silently).
+// Precedence as in transformers 5.24: rope_type before type, rope_theta inside the dictionary before the one at the top, a
+// non-empty rope_scaling before rope_parameters (two different ones are refused here: transformers would drop a theta
+// silently).
 #include <algorithm>
 #include <cmath>
 
@@ -22,7 +23,8 @@ constexpr int64_t kMaxPositions = int64_t{1} << 32;
 // The values of one rope dictionary, with their path in errors and origins.
 class RopeReader {
  public:
-  RopeReader(ConfigReader& reader, const Json& object, std::string path) : reader_(reader), object_(object), path_(std::move(path)) {}
+  RopeReader(ConfigReader& reader, const Json& object, std::string path)
+      : reader_(reader), object_(object), path_(std::move(path)) {}
 
   const Json* find(std::string_view key) const {
     const Json* v = object_.find(key);
@@ -51,7 +53,9 @@ class RopeReader {
 };
 
 // The yarn paper's temperature for a stretch of `factor`, scaled by k.
-double yarn_mscale(double factor, double k) { return factor <= 1 ? 1 : 0.1 * k * std::log(factor) + 1; }
+double yarn_mscale(double factor, double k) {
+  return factor <= 1 ? 1 : 0.1 * k * std::log(factor) + 1;
+}
 
 void read_yarn(ConfigReader& reader, RopeReader& r, ModelConfig& c) {
   c.rope.type = RopeType::kYarn;
@@ -76,7 +80,8 @@ void read_yarn(ConfigReader& reader, RopeReader& r, ModelConfig& c) {
   const Json* original = r.find(kOriginal);
   if (original == nullptr) original = reader.find({kOriginal}, &path);
   if (original == nullptr) path = "derived: max_position_embeddings";
-  c.rope.original_max_position_embeddings = original != nullptr ? reader.check_integer(path, *original, 1, kMaxPositions) : c.max_position_embeddings;
+  c.rope.original_max_position_embeddings =
+      original != nullptr ? reader.check_integer(path, *original, 1, kMaxPositions) : c.max_position_embeddings;
   reader.record(format("rope.{}", kOriginal), std::to_string(c.rope.original_max_position_embeddings), path);
 }
 
@@ -105,7 +110,8 @@ const Json* find_dictionary(ConfigReader& reader, std::string& path) {
 
 // One level down when `dict` is nested by attention type: the entry of the type that the layers have.
 const Json* select_attention_type(ConfigReader& reader, const Json* dict, std::string& path, const ModelConfig& c) {
-  const bool is_nested = std::any_of(dict->as_object().begin(), dict->as_object().end(), [](const Json::Member& m) { return m.second.is_object(); });
+  const bool is_nested = std::any_of(dict->as_object().begin(), dict->as_object().end(),
+                                     [](const Json::Member& m) { return m.second.is_object(); });
   if (!is_nested) return dict;
   const bool any_slides = std::any_of(c.layer_window.begin(), c.layer_window.end(), [](int64_t w) { return w != 0; });
   const bool any_full = std::any_of(c.layer_window.begin(), c.layer_window.end(), [](int64_t w) { return w == 0; });
@@ -113,21 +119,28 @@ const Json* select_attention_type(ConfigReader& reader, const Json* dict, std::s
   const Json* sliding = dict->find("sliding_attention");
   for (const auto& [key, value] : dict->as_object()) {
     if ((key != "full_attention" && key != "sliding_attention") || !value.is_object()) {
-      reader.fail(error(StatusCode::kUnsupported, "{}: key {} in a dictionary nested by attention type is not supported by {}; expected full_attention and "
-                        "sliding_attention", path, json_quote(key.substr(0, 64)), c.model_type));
+      reader.fail(
+          error(StatusCode::kUnsupported,
+                "{}: key {} in a dictionary nested by attention type is not supported by {}; expected full_attention and "
+                "sliding_attention",
+                path, json_quote(key.substr(0, 64)), c.model_type));
       return nullptr;
     }
   }
   if (any_slides && any_full && full != nullptr && sliding != nullptr && !(*full == *sliding)) {
-    reader.fail(error(StatusCode::kUnsupported, "{}: full_attention and sliding_attention differ, and {} has layers of both; one rope for all layers is supported",
-                      path, c.model_type));
+    reader.fail(error(
+        StatusCode::kUnsupported,
+        "{}: full_attention and sliding_attention differ, and {} has layers of both; one rope for all layers is supported",
+        path, c.model_type));
     return nullptr;
   }
   const std::string_view wanted = any_full ? "full_attention" : "sliding_attention";
   const Json* chosen = any_full ? full : sliding;
   if (chosen == nullptr || (any_slides && any_full && (full == nullptr || sliding == nullptr))) {
     reader.fail(error(StatusCode::kUnsupported, "{}: nested by attention type, but {} is missing", path,
-                      chosen == nullptr ? wanted : full == nullptr ? "full_attention" : "sliding_attention"));
+                      chosen == nullptr ? wanted
+                      : full == nullptr ? "full_attention"
+                                        : "sliding_attention"));
     return nullptr;
   }
   path = format("{}.{}", path, wanted);
@@ -170,11 +183,13 @@ void read_rope(ConfigReader& reader, ModelConfig& c) {
     } else if (type == "yarn") {
       read_yarn(reader, r, c);
     } else {
-      reader.fail(error(StatusCode::kUnsupported, "{}: rope type {} is not supported; known are default, linear, yarn", path, json_quote(type.substr(0, 64))));
+      reader.fail(error(StatusCode::kUnsupported, "{}: rope type {} is not supported; known are default, linear, yarn", path,
+                        json_quote(type.substr(0, 64))));
     }
   }
   if (partial != 1) {
-    reader.fail(error(StatusCode::kUnsupported, "{}: partial_rotary_factor {} is not supported for {}; expected 1", reader.where(), partial, c.model_type));
+    reader.fail(error(StatusCode::kUnsupported, "{}: partial_rotary_factor {} is not supported for {}; expected 1",
+                      reader.where(), partial, c.model_type));
   }
 }
 

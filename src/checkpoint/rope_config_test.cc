@@ -15,9 +15,12 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 Result<ModelConfig> with(const std::string& keys, const char* model_type = "qwen3") {
-  return normalize_config(*parse_json(format(R"({{"model_type":"{}","hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,
-    "head_dim":16,"vocab_size":100,"intermediate_size":96,"max_position_embeddings":4096,"num_experts":0{}{}}})", model_type, keys.empty() ? "" : ",", keys)),
-                          Json());
+  return normalize_config(
+      *parse_json(
+          format(R"({{"model_type":"{}","hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,
+    "head_dim":16,"vocab_size":100,"intermediate_size":96,"max_position_embeddings":4096,"num_experts":0{}{}}})",
+                 model_type, keys.empty() ? "" : ",", keys)),
+      Json());
 }
 RopeConfig rope(const std::string& keys) {
   const Result<ModelConfig> c = with(keys);
@@ -31,8 +34,9 @@ std::string refusal(const std::string& keys) {
 }
 
 bool same(const RopeConfig& a, const RopeConfig& b) {
-  return a.type == b.type && a.theta == b.theta && a.factor == b.factor && a.original_max_position_embeddings == b.original_max_position_embeddings &&
-         a.beta_fast == b.beta_fast && a.beta_slow == b.beta_slow && a.attention_factor == b.attention_factor && a.truncate == b.truncate;
+  return a.type == b.type && a.theta == b.theta && a.factor == b.factor &&
+         a.original_max_position_embeddings == b.original_max_position_embeddings && a.beta_fast == b.beta_fast &&
+         a.beta_slow == b.beta_slow && a.attention_factor == b.attention_factor && a.truncate == b.truncate;
 }
 
 TEST(RopeConfig, SpellingsOfTheDefault) {
@@ -91,7 +95,8 @@ TEST(RopeConfig, Yarn) {
 
 TEST(RopeConfig, YarnWithMscaleIsWhatTransformersComputes) {
   // transformers 5.24, Qwen3: attention_scaling 0.9634746568860826 for factor 4, mscale 0.7, mscale_all_dim 1.
-  const std::string yarn = R"("rope_parameters":{"rope_type":"yarn","rope_theta":1e4,"factor":4.0,"original_max_position_embeddings":1024,)";
+  const std::string yarn =
+      R"("rope_parameters":{"rope_type":"yarn","rope_theta":1e4,"factor":4.0,"original_max_position_embeddings":1024,)";
   EXPECT_NEAR(rope(yarn + R"("mscale":0.7,"mscale_all_dim":1.0})").attention_factor, 0.9634746568860826, 1e-15);
   EXPECT_EQ(rope(yarn + R"("mscale":1,"mscale_all_dim":1})").attention_factor, 1);
   EXPECT_EQ(rope(yarn + R"("mscale":0.7})").attention_factor, 0);
@@ -101,9 +106,11 @@ TEST(RopeConfig, YarnWithMscaleIsWhatTransformersComputes) {
 
 TEST(RopeConfig, UnknownTypesAreRefusedByName) {
   for (const char* type : {"dynamic", "llama3", "longrope", "su", "mrope", "proportional", "Default", ""}) {
-    for (const char* where : {R"("rope_scaling":{{"type":"{}"}})", R"("rope_scaling":{{"rope_type":"{}","factor":2}})", R"("rope_parameters":{{"rope_type":"{}"}})"}) {
+    for (const char* where : {R"("rope_scaling":{{"type":"{}"}})", R"("rope_scaling":{{"rope_type":"{}","factor":2}})",
+                              R"("rope_parameters":{{"rope_type":"{}"}})"}) {
       const std::string keys = fmt::format(fmt::runtime(where), type);
-      EXPECT_THAT(refusal(keys), AllOf(HasSubstr(format("rope type \"{}\" is not supported", type)), HasSubstr("known are default, linear, yarn")));
+      EXPECT_THAT(refusal(keys), AllOf(HasSubstr(format("rope type \"{}\" is not supported", type)),
+                                       HasSubstr("known are default, linear, yarn")));
       EXPECT_EQ(with(keys).status().code(), StatusCode::kUnsupported);
     }
   }
@@ -123,17 +130,20 @@ TEST(RopeConfig, WhatCannotBeMeantIsRefused) {
       {R"("rope_scaling":{"type":"linear","factor":"4"})", "rope_scaling.factor: expected a number"},
       {R"("rope_scaling":{"type":"yarn"})", "rope type \"yarn\" needs \"factor\""},
       {R"("rope_scaling":{"type":"yarn","factor":0.5})", "rope_scaling.factor: 0.5 is out of range"},
-      {R"("rope_scaling":{"type":"yarn","factor":2,"original_max_position_embeddings":0})", "original_max_position_embeddings: 0"},
+      {R"("rope_scaling":{"type":"yarn","factor":2,"original_max_position_embeddings":0})",
+       "original_max_position_embeddings: 0"},
       {R"("rope_scaling":{"type":"yarn","factor":2,"truncate":0})", "rope_scaling.truncate: expected true or false"},
       {R"("rope_scaling":{"type":"yarn","factor":2,"beta_fast":-1})", "rope_scaling.beta_fast: -1"},
-      {R"("rope_scaling":{"type":"linear","factor":2},"rope_parameters":{"rope_theta":1e6})", "rope_scaling and config.json: rope_parameters say different things"},
+      {R"("rope_scaling":{"type":"linear","factor":2},"rope_parameters":{"rope_theta":1e6})",
+       "rope_scaling and config.json: rope_parameters say different things"},
       {R"("partial_rotary_factor":0.5)", "partial_rotary_factor 0.5 is not supported"},
       {R"("rope_parameters":{"partial_rotary_factor":0.25})", "partial_rotary_factor 0.25 is not supported"},
       {R"("rope_parameters":{"main":{"rope_theta":1e4},"compress":{"rope_theta":1e5}})", "key \"main\""},
       {R"("rope_parameters":{"full_attention":{"rope_theta":1e4},"rope_theta":5})", "key \"rope_theta\""},
       {R"("rope_parameters":{"sliding_attention":{"rope_theta":1e4}})", "full_attention is missing"},
       {R"("use_sliding_window":true,"sliding_window":8,"max_window_layers":1,
-         "rope_parameters":{"full_attention":{"rope_theta":1e4},"sliding_attention":{"rope_theta":1e5}})", "full_attention and sliding_attention differ"},
+         "rope_parameters":{"full_attention":{"rope_theta":1e4},"sliding_attention":{"rope_theta":1e5}})",
+       "full_attention and sliding_attention differ"},
       {R"("use_sliding_window":true,"sliding_window":8,"max_window_layers":1,"rope_parameters":{"full_attention":{"rope_theta":1e4}})",
        "sliding_attention is missing"},
   };
@@ -142,10 +152,16 @@ TEST(RopeConfig, WhatCannotBeMeantIsRefused) {
 
 TEST(RopeConfig, NestedByAttentionTypeFollowsTheLayers) {
   const std::string sliding = R"("use_sliding_window":true,"sliding_window":8,)";
-  const std::string nested = R"("rope_parameters":{"full_attention":{"rope_theta":1e4},"sliding_attention":{"rope_theta":1e5}})";
+  const std::string nested =
+      R"("rope_parameters":{"full_attention":{"rope_theta":1e4},"sliding_attention":{"rope_theta":1e5}})";
   EXPECT_EQ(rope(nested).theta, 1e4);
   EXPECT_EQ(rope(sliding + R"("max_window_layers":0,)" + nested).theta, 1e5);
-  EXPECT_EQ(rope(sliding + R"("max_window_layers":1,"rope_parameters":{"full_attention":{"rope_theta":7},"sliding_attention":{"rope_theta":7}})").theta, 7);
+  EXPECT_EQ(
+      rope(
+          sliding +
+          R"("max_window_layers":1,"rope_parameters":{"full_attention":{"rope_theta":7},"sliding_attention":{"rope_theta":7}})")
+          .theta,
+      7);
 }
 
 // O4: the spellings that python/golden wrote beside the base model, judged there against transformers.

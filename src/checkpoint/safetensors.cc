@@ -32,7 +32,8 @@ Status bad(std::string_view tensor, std::string_view what) {
 }
 
 Status json_error(simdjson::error_code code, std::string_view where) {
-  return error(StatusCode::kCorrupt, "safetensors header: {}{}{}", printable(where, 200), where.empty() ? "" : ": ", simdjson::error_message(code));
+  return error(StatusCode::kCorrupt, "safetensors header: {}{}{}", printable(where, 200), where.empty() ? "" : ": ",
+               simdjson::error_message(code));
 }
 
 // The value's own text, for a message; asking does not consume it, and costs nothing until it is printed.
@@ -44,35 +45,44 @@ std::string_view raw_token(simdjson::simdjson_result<od::value>& value) {
 Status read_shape(simdjson::simdjson_result<od::value> value, SafetensorsEntry& e) {
   const std::string_view found = raw_token(value);
   od::array dims;
-  if (value.get_array().get(dims)) return bad(e.name, format("\"shape\" is {}, expected a list of dimensions", printable(found)));
+  if (value.get_array().get(dims))
+    return bad(e.name, format("\"shape\" is {}, expected a list of dimensions", printable(found)));
   size_t n = 0;
   for (simdjson::simdjson_result<od::value> item : dims) {
     const std::string_view text = raw_token(item);
     uint64_t d = 0;
-    if (item.get_uint64().get(d)) return bad(e.name, format("dimension {} of \"shape\" is {}, expected a non-negative integer", n, printable(text)));
-    if (n == kMaxTensorDims) return error(StatusCode::kUnsupported, "tensor {}: more than {} dimensions", e.name, kMaxTensorDims);
-    if (d > static_cast<uint64_t>(INT64_MAX)) return bad(e.name, format("dimension {} of \"shape\" is {}, which no file can hold", n, d));
+    if (item.get_uint64().get(d))
+      return bad(e.name, format("dimension {} of \"shape\" is {}, expected a non-negative integer", n, printable(text)));
+    if (n == kMaxTensorDims)
+      return error(StatusCode::kUnsupported, "tensor {}: more than {} dimensions", e.name, kMaxTensorDims);
+    if (d > static_cast<uint64_t>(INT64_MAX))
+      return bad(e.name, format("dimension {} of \"shape\" is {}, which no file can hold", n, d));
     e.shape[n++] = static_cast<int64_t>(d);
   }
   e.num_dims = static_cast<uint8_t>(n);
   return ok_status();
 }
 
-Status read_offsets(simdjson::simdjson_result<od::value> value, std::string_view name, uint64_t data_bytes, uint64_t (&pair)[2]) {
+Status read_offsets(simdjson::simdjson_result<od::value> value, std::string_view name, uint64_t data_bytes,
+                    uint64_t (&pair)[2]) {
   const std::string_view found = raw_token(value);
   od::array offsets;
-  if (value.get_array().get(offsets)) return bad(name, format("\"data_offsets\" is {}, expected [begin, end]", printable(found)));
+  if (value.get_array().get(offsets))
+    return bad(name, format("\"data_offsets\" is {}, expected [begin, end]", printable(found)));
   size_t n = 0;
   for (simdjson::simdjson_result<od::value> item : offsets) {
     if (n == 2) return bad(name, "\"data_offsets\" has more than two numbers, expected [begin, end]");
     const std::string_view text = raw_token(item);
-    if (item.get_uint64().get(pair[n])) return bad(name, format("\"data_offsets\" holds {}, expected a non-negative integer", printable(text)));
+    if (item.get_uint64().get(pair[n]))
+      return bad(name, format("\"data_offsets\" holds {}, expected a non-negative integer", printable(text)));
     ++n;
   }
   if (n != 2) return bad(name, format("\"data_offsets\" has {} numbers, expected [begin, end]", n));
   if (pair[0] > pair[1]) return bad(name, format("\"data_offsets\" are reversed: begin {} is after end {}", pair[0], pair[1]));
   if (pair[1] > data_bytes) {
-    return bad(name, format("ends at byte {} of the data, but the file has {} data bytes: it is truncated, or the header is wrong", pair[1], data_bytes));
+    return bad(name,
+               format("ends at byte {} of the data, but the file has {} data bytes: it is truncated, or the header is wrong",
+                      pair[1], data_bytes));
   }
   return ok_status();
 }
@@ -89,8 +99,11 @@ Status check_size(const SafetensorsEntry& e, uint64_t span) {
   }
   if (!bits) return bad(e.name, "the product of \"shape\" overflows 64 bits");
   if (is_empty) bits = 0;
-  if (*bits % 8 != 0) return bad(e.name, format("{} elements of {} are {} bits, no whole number of bytes", *bits / width, dtype_name(e.dtype), *bits));
-  if (*bits / 8 != span) return bad(e.name, format("shape and dtype need {} bytes, but \"data_offsets\" span {}", *bits / 8, span));
+  if (*bits % 8 != 0)
+    return bad(e.name,
+               format("{} elements of {} are {} bits, no whole number of bytes", *bits / width, dtype_name(e.dtype), *bits));
+  if (*bits / 8 != span)
+    return bad(e.name, format("shape and dtype need {} bytes, but \"data_offsets\" span {}", *bits / 8, span));
   return ok_status();
 }
 
@@ -134,10 +147,12 @@ Status read_metadata(od::object object, SafetensorsHeader& header) {
     simdjson::simdjson_result<od::value> value = item.value();
     const std::string_view found = raw_token(value);
     if (value.get_string().get(text)) {
-      return error(StatusCode::kCorrupt, "safetensors header: __metadata__ \"{}\" is {}, expected a string", printable(kept), printable(found));
+      return error(StatusCode::kCorrupt, "safetensors header: __metadata__ \"{}\" is {}, expected a string", printable(kept),
+                   printable(found));
     }
     for (const auto& [k, v] : header.metadata) {
-      if (k == kept) return error(StatusCode::kCorrupt, "safetensors header: __metadata__ key \"{}\" appears twice", printable(kept));
+      if (k == kept)
+        return error(StatusCode::kCorrupt, "safetensors header: __metadata__ key \"{}\" appears twice", printable(kept));
     }
     if (header.metadata.size() == kMaxMetadataKeys) {
       return error(StatusCode::kUnsupported, "safetensors header: more than {} __metadata__ keys", kMaxMetadataKeys);
@@ -153,23 +168,28 @@ Status check_layout(const std::vector<SafetensorsEntry>& entries, uint64_t data_
   std::vector<std::pair<uint64_t, const SafetensorsEntry*>> order;
   order.reserve(entries.size());
   for (const SafetensorsEntry& e : entries) order.emplace_back(e.offset, &e);
-  const auto before = [](const auto& a, const auto& b) { return a.first != b.first ? a.first < b.first : a.second->size_bytes < b.second->size_bytes; };
+  const auto before = [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first < b.first : a.second->size_bytes < b.second->size_bytes;
+  };
   if (!std::is_sorted(order.begin(), order.end(), before)) std::sort(order.begin(), order.end(), before);
   uint64_t expected = data_start;
   const SafetensorsEntry* previous = nullptr;
   for (const auto& [offset, e] : order) {
-    if (offset < expected) return bad(e->name, format("overlaps tensor {} by {} bytes", printable(previous->name, 200), expected - offset));
+    if (offset < expected)
+      return bad(e->name, format("overlaps tensor {} by {} bytes", printable(previous->name, 200), expected - offset));
     if (offset > expected) {
-      return bad(e->name, format("begins at byte {} of the data, expected {}: the {} bytes before it belong to no tensor", offset - data_start,
-                                 expected - data_start, offset - expected));
+      return bad(e->name, format("begins at byte {} of the data, expected {}: the {} bytes before it belong to no tensor",
+                                 offset - data_start, expected - data_start, offset - expected));
     }
     expected = offset + e->size_bytes;
     previous = e;
   }
   const uint64_t rest = data_start + data_bytes - expected;
   if (rest != 0) {
-    return error(StatusCode::kCorrupt, "safetensors header: the tensors end at byte {} of the data, but the file has {} data bytes: {} belong to no tensor",
-                 expected - data_start, data_bytes, rest);
+    return error(
+        StatusCode::kCorrupt,
+        "safetensors header: the tensors end at byte {} of the data, but the file has {} data bytes: {} belong to no tensor",
+        expected - data_start, data_bytes, rest);
   }
   return ok_status();
 }
@@ -181,7 +201,8 @@ Status sort_by_name(std::vector<SafetensorsEntry>& entries) {
   for (const SafetensorsEntry& e : entries) order.emplace_back(e.name, static_cast<uint32_t>(order.size()));
   const bool is_sorted = std::is_sorted(order.begin(), order.end());
   if (!is_sorted) std::sort(order.begin(), order.end());
-  const auto twice = std::adjacent_find(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first == b.first; });
+  const auto twice =
+      std::adjacent_find(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first == b.first; });
   if (twice != order.end()) return bad(twice->first, "appears twice in the header");
   if (is_sorted) return ok_status();
   std::vector<SafetensorsEntry> sorted;
@@ -192,11 +213,13 @@ Status sort_by_name(std::vector<SafetensorsEntry>& entries) {
 }
 
 Result<SafetensorsHeader> parse(simdjson::padded_string_view json, uint64_t data_bytes, uint64_t data_start) {
-  if (json.length() == 0 || json.data()[0] != '{') return error(StatusCode::kCorrupt, "safetensors header: does not begin with '{{'; this is no safetensors file");
+  if (json.length() == 0 || json.data()[0] != '{')
+    return error(StatusCode::kCorrupt, "safetensors header: does not begin with '{{'; this is no safetensors file");
   // simdjson would report both a cut header and text after it as "ended early".
   const size_t last = std::string_view(json).find_last_not_of(" \t\r\n");
   if (json.data()[last] != '}') {
-    return error(StatusCode::kCorrupt, "safetensors header: ends with \"{}\", expected '}}': it is cut, or something follows it",
+    return error(StatusCode::kCorrupt,
+                 "safetensors header: ends with \"{}\", expected '}}': it is cut, or something follows it",
                  printable(std::string_view(json).substr(last < 15 ? 0 : last - 15, 16)));
   }
   od::parser parser;
@@ -213,13 +236,15 @@ Result<SafetensorsHeader> parse(simdjson::padded_string_view json, uint64_t data
     simdjson::simdjson_result<od::value> value = field.value();
     const bool is_metadata = key == "__metadata__";
     if (!is_metadata && !is_plain_tensor_name(key)) {
-      return error(StatusCode::kCorrupt, "safetensors header: name of tensor {} (\"{}\"): expected 1 to {} bytes without control characters",
+      return error(StatusCode::kCorrupt,
+                   "safetensors header: name of tensor {} (\"{}\"): expected 1 to {} bytes without control characters",
                    header.entries.size(), printable(key), kMaxTensorNameBytes);
     }
     od::object members;
     if (value.get_object().get(members)) return bad(key, "expected an object with dtype, shape and data_offsets");
     if (is_metadata) {
-      if (std::exchange(has_metadata, true)) return error(StatusCode::kCorrupt, "safetensors header: __metadata__ appears twice");
+      if (std::exchange(has_metadata, true))
+        return error(StatusCode::kCorrupt, "safetensors header: __metadata__ appears twice");
       PM_RETURN_IF_ERROR(read_metadata(members, header));
       continue;
     }
@@ -229,7 +254,8 @@ Result<SafetensorsHeader> parse(simdjson::padded_string_view json, uint64_t data
   }
   const char* rest = nullptr;
   if (document.current_location().get(rest) == simdjson::SUCCESS) {
-    return error(StatusCode::kCorrupt, "safetensors header: text after the closing brace: {}", printable(std::string_view(rest, std::min<size_t>(16, json.data() + json.length() - rest))));
+    return error(StatusCode::kCorrupt, "safetensors header: text after the closing brace: {}",
+                 printable(std::string_view(rest, std::min<size_t>(16, json.data() + json.length() - rest))));
   }
   PM_RETURN_IF_ERROR(check_layout(header.entries, data_bytes, data_start));
   PM_RETURN_IF_ERROR(sort_by_name(header.entries));
@@ -261,11 +287,14 @@ Result<SafetensorsHeader> read_safetensors_header(File& file, uint64_t size_byte
   const size_t head_bytes = std::min<uint64_t>(sizeof head, size_bytes);
   PM_RETURN_IF_ERROR(read_exact(file, std::as_writable_bytes(std::span(head, head_bytes)), 0));
   if (is_lfs_pointer({head, head_bytes})) return lfs_pointer_error(path);
-  if (size_bytes < 8) return error(StatusCode::kCorrupt, "{}: {} bytes, too few for a safetensors file; fetch it again", path, size_bytes);
+  if (size_bytes < 8)
+    return error(StatusCode::kCorrupt, "{}: {} bytes, too few for a safetensors file; fetch it again", path, size_bytes);
   uint64_t n = 0;
   std::memcpy(&n, head, 8);
   const auto refuse = [&](std::string_view why) {
-    return error(StatusCode::kCorrupt, "{}: the safetensors header claims {} bytes, {}; the file is no safetensors file, or damaged: fetch it again", path, n, why);
+    return error(StatusCode::kCorrupt,
+                 "{}: the safetensors header claims {} bytes, {}; the file is no safetensors file, or damaged: fetch it again",
+                 path, n, why);
   };
   if (n == 0) return refuse("expected at least 2");
   if (n > max_header_bytes) return refuse(format("more than the limit of {}", max_header_bytes));
@@ -274,9 +303,12 @@ Result<SafetensorsHeader> read_safetensors_header(File& file, uint64_t size_byte
   text.reserve(n + simdjson::SIMDJSON_PADDING);
   text.resize(n);
   PM_RETURN_IF_ERROR(read_exact(file, std::as_writable_bytes(std::span(text)), 8));
-  Result<SafetensorsHeader> header = parse(simdjson::padded_string_view(text.data(), n, text.capacity()), size_bytes - 8 - n, 8 + n);
+  Result<SafetensorsHeader> header =
+      parse(simdjson::padded_string_view(text.data(), n, text.capacity()), size_bytes - 8 - n, 8 + n);
   if (header.ok()) return header;
-  const char* advice = header.status().code() == StatusCode::kCorrupt ? "; fetch the file again, or write it again with a current safetensors library" : "";
+  const char* advice = header.status().code() == StatusCode::kCorrupt
+                           ? "; fetch the file again, or write it again with a current safetensors library"
+                           : "";
   return error(header.status().code(), "{}: {}{}", path, header.status().message(), advice);
 }
 

@@ -10,12 +10,14 @@
 namespace pointsman {
 namespace {
 
-using testing::raw_safetensors;
-using testing::SafetensorsBuilder;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::raw_safetensors;
+using testing::SafetensorsBuilder;
 
-Result<SafetensorsHeader> parse(std::string_view json, uint64_t data_bytes) { return parse_safetensors_header(json, data_bytes, 8 + json.size()); }
+Result<SafetensorsHeader> parse(std::string_view json, uint64_t data_bytes) {
+  return parse_safetensors_header(json, data_bytes, 8 + json.size());
+}
 
 // Through a file, so that length prefix and size are checked as well.
 Result<SafetensorsHeader> read(const std::string& bytes, uint64_t max_header_bytes = kMaxSafetensorsHeaderBytes) {
@@ -26,7 +28,8 @@ Result<SafetensorsHeader> read(const std::string& bytes, uint64_t max_header_byt
 }
 
 TEST(Safetensors, ReadsEntriesSortedByNameWithOffsetsInTheFile) {
-  const std::string file = SafetensorsBuilder().metadata("format", "pt").add("z", "F32", {2, 3}, 24).add("a", "BF16", {5}, 10).build();
+  const std::string file =
+      SafetensorsBuilder().metadata("format", "pt").add("z", "F32", {2, 3}, 24).add("a", "BF16", {5}, 10).build();
   const Result<SafetensorsHeader> h = read(file);
   ASSERT_TRUE(h.ok()) << h.status().to_string();
   ASSERT_EQ(h->entries.size(), 2u);
@@ -48,9 +51,12 @@ TEST(Safetensors, UnalignedHeadersScalarsAndEmptyTensorsAreFine) {
   EXPECT_TRUE(parse("{}", 0).ok());
   EXPECT_TRUE(parse(R"({"__metadata__":{}})", 0).ok());
   // Empty tensors may lie before, between and after others.
-  EXPECT_TRUE(parse(R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"b":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
-                    R"("c":{"dtype":"U8","shape":[0],"data_offsets":[4,4]},"d":{"dtype":"U8","shape":[1],"data_offsets":[4,5]},)"
-                    R"("e":{"dtype":"U8","shape":[0],"data_offsets":[5,5]}})", 5).ok());
+  EXPECT_TRUE(
+      parse(R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"b":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
+            R"("c":{"dtype":"U8","shape":[0],"data_offsets":[4,4]},"d":{"dtype":"U8","shape":[1],"data_offsets":[4,5]},)"
+            R"("e":{"dtype":"U8","shape":[0],"data_offsets":[5,5]}})",
+            5)
+          .ok());
   // Keys of an entry in any order; escapes in names; spaces and line ends as padding.
   const auto h = parse("{ \"\\u00e9\\/x\" : {\"data_offsets\":[0,1],\"shape\":[1],\"dtype\":\"U8\"} } \n ", 1);
   ASSERT_TRUE(h.ok()) << h.status().to_string();
@@ -72,7 +78,9 @@ struct BadHeader {
   std::vector<std::string> says;
 };
 
-std::string tensor(const std::string& body) { return "{\"t\":{" + body + "}}"; }
+std::string tensor(const std::string& body) {
+  return "{\"t\":{" + body + "}}";
+}
 
 std::vector<BadHeader> bad_headers() {
   constexpr StatusCode corrupt = StatusCode::kCorrupt, unsupported = StatusCode::kUnsupported;
@@ -90,8 +98,16 @@ std::vector<BadHeader> bad_headers() {
       {"text after it", tensor(ok) + "x", 4, corrupt, {"ends with", "x\", expected '}'"}},
       {"second value", tensor(ok) + "{}", 4, corrupt, {"after the closing brace"}},
       {"zero bytes after it", tensor(ok) + std::string(3, '\0'), 4, corrupt, {"???\", expected '}'"}},
-      {"same tensor twice", "{\"t\":{" + ok + R"(},"t":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8, corrupt, {"tensor t", "twice"}},
-      {"same tensor twice, escaped", "{\"t\":{" + ok + R"(},"\u0074":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8, corrupt, {"tensor t", "twice"}},
+      {"same tensor twice",
+       "{\"t\":{" + ok + R"(},"t":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+       8,
+       corrupt,
+       {"tensor t", "twice"}},
+      {"same tensor twice, escaped",
+       "{\"t\":{" + ok + R"(},"\u0074":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+       8,
+       corrupt,
+       {"tensor t", "twice"}},
       {"dtype twice", tensor(R"("dtype":"F32",)" + ok), 4, corrupt, {"tensor t", "\"dtype\" appears twice"}},
       {"shape twice", tensor(ok + R"(,"shape":[1])"), 4, corrupt, {"tensor t", "\"shape\" appears twice"}},
       {"offsets twice", tensor(ok + R"(,"data_offsets":[0,4])"), 4, corrupt, {"tensor t", "\"data_offsets\" appears twice"}},
@@ -105,38 +121,138 @@ std::vector<BadHeader> bad_headers() {
       {"no offsets", tensor(R"("dtype":"F32","shape":[1])"), 4, corrupt, {"tensor t", "lacks \"data_offsets\""}},
       {"entry is a list", R"({"t":[]})", 0, corrupt, {"tensor t", "expected an object"}},
       {"entry is null", R"({"t":null})", 0, corrupt, {"tensor t", "expected an object"}},
-      {"unknown dtype", tensor(R"("dtype":"F33","shape":[1],"data_offsets":[0,4])"), 4, unsupported, {"tensor t", "unknown dtype \"F33\""}},
-      {"dtype in small letters", tensor(R"("dtype":"f32","shape":[1],"data_offsets":[0,4])"), 4, unsupported, {"unknown dtype \"f32\""}},
-      {"dtype no string", tensor(R"("dtype":32,"shape":[1],"data_offsets":[0,4])"), 4, corrupt, {"tensor t", "\"dtype\" is 32"}},
+      {"unknown dtype",
+       tensor(R"("dtype":"F33","shape":[1],"data_offsets":[0,4])"),
+       4,
+       unsupported,
+       {"tensor t", "unknown dtype \"F33\""}},
+      {"dtype in small letters",
+       tensor(R"("dtype":"f32","shape":[1],"data_offsets":[0,4])"),
+       4,
+       unsupported,
+       {"unknown dtype \"f32\""}},
+      {"dtype no string",
+       tensor(R"("dtype":32,"shape":[1],"data_offsets":[0,4])"),
+       4,
+       corrupt,
+       {"tensor t", "\"dtype\" is 32"}},
       {"shape no list", tensor(R"("dtype":"F32","shape":1,"data_offsets":[0,4])"), 4, corrupt, {"tensor t", "\"shape\" is 1"}},
-      {"negative dimension", tensor(R"("dtype":"F32","shape":[-1],"data_offsets":[0,4])"), 4, corrupt, {"tensor t", "dimension 0", "-1", "non-negative"}},
-      {"fractional dimension", tensor(R"("dtype":"F32","shape":[1,1.5],"data_offsets":[0,4])"), 4, corrupt, {"tensor t", "dimension 1", "1.5"}},
-      {"dimension with exponent", tensor(R"("dtype":"F32","shape":[1e0],"data_offsets":[0,4])"), 4, corrupt, {"tensor t", "1e0"}},
-      {"dimension as text", tensor(R"("dtype":"F32","shape":["1"],"data_offsets":[0,4])"), 4, corrupt, {"tensor t", "dimension 0", "\"1\""}},
+      {"negative dimension",
+       tensor(R"("dtype":"F32","shape":[-1],"data_offsets":[0,4])"),
+       4,
+       corrupt,
+       {"tensor t", "dimension 0", "-1", "non-negative"}},
+      {"fractional dimension",
+       tensor(R"("dtype":"F32","shape":[1,1.5],"data_offsets":[0,4])"),
+       4,
+       corrupt,
+       {"tensor t", "dimension 1", "1.5"}},
+      {"dimension with exponent",
+       tensor(R"("dtype":"F32","shape":[1e0],"data_offsets":[0,4])"),
+       4,
+       corrupt,
+       {"tensor t", "1e0"}},
+      {"dimension as text",
+       tensor(R"("dtype":"F32","shape":["1"],"data_offsets":[0,4])"),
+       4,
+       corrupt,
+       {"tensor t", "dimension 0", "\"1\""}},
       {"dimension null", tensor(R"("dtype":"F32","shape":[null],"data_offsets":[0,4])"), 4, corrupt, {"tensor t", "null"}},
-      {"dimension 2^63", tensor(R"("dtype":"F32","shape":[9223372036854775808],"data_offsets":[0,4])"), 4, corrupt, {"tensor t", "9223372036854775808"}},
-      {"dimension 2^64", tensor(R"("dtype":"F32","shape":[18446744073709551616],"data_offsets":[0,4])"), 4, corrupt, {"tensor t", "18446744073709551616"}},
-      {"product overflows", tensor(R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4])"), 4, corrupt, {"tensor t", "overflows"}},
-      {"product wraps to 4 bytes", tensor(R"("dtype":"U8","shape":[4294967297,4294967296,4294967296],"data_offsets":[0,4])"), 4, corrupt, {"overflows"}},
-      {"overflow hidden by a zero", tensor(R"("dtype":"F32","shape":[0,4611686018427387904,4611686018427387904],"data_offsets":[0,0])"), 0, corrupt, {"overflows"}},
-      {"five dimensions", tensor(R"("dtype":"F32","shape":[1,1,1,1,1],"data_offsets":[0,4])"), 4, unsupported, {"tensor t", "more than 4 dimensions"}},
-      {"offsets no list", tensor(R"("dtype":"F32","shape":[1],"data_offsets":{})"), 4, corrupt, {"tensor t", "\"data_offsets\" is {"}},
+      {"dimension 2^63",
+       tensor(R"("dtype":"F32","shape":[9223372036854775808],"data_offsets":[0,4])"),
+       4,
+       corrupt,
+       {"tensor t", "9223372036854775808"}},
+      {"dimension 2^64",
+       tensor(R"("dtype":"F32","shape":[18446744073709551616],"data_offsets":[0,4])"),
+       4,
+       corrupt,
+       {"tensor t", "18446744073709551616"}},
+      {"product overflows",
+       tensor(R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4])"),
+       4,
+       corrupt,
+       {"tensor t", "overflows"}},
+      {"product wraps to 4 bytes",
+       tensor(R"("dtype":"U8","shape":[4294967297,4294967296,4294967296],"data_offsets":[0,4])"),
+       4,
+       corrupt,
+       {"overflows"}},
+      {"overflow hidden by a zero",
+       tensor(R"("dtype":"F32","shape":[0,4611686018427387904,4611686018427387904],"data_offsets":[0,0])"),
+       0,
+       corrupt,
+       {"overflows"}},
+      {"five dimensions",
+       tensor(R"("dtype":"F32","shape":[1,1,1,1,1],"data_offsets":[0,4])"),
+       4,
+       unsupported,
+       {"tensor t", "more than 4 dimensions"}},
+      {"offsets no list",
+       tensor(R"("dtype":"F32","shape":[1],"data_offsets":{})"),
+       4,
+       corrupt,
+       {"tensor t", "\"data_offsets\" is {"}},
       {"one offset", tensor(R"("dtype":"F32","shape":[1],"data_offsets":[0])"), 4, corrupt, {"tensor t", "1 numbers"}},
       {"no offset", tensor(R"("dtype":"F32","shape":[1],"data_offsets":[])"), 4, corrupt, {"tensor t", "0 numbers"}},
-      {"three offsets", tensor(R"("dtype":"F32","shape":[1],"data_offsets":[0,4,8])"), 8, corrupt, {"tensor t", "more than two"}},
-      {"reversed", tensor(R"("dtype":"F32","shape":[1],"data_offsets":[4,0])"), 4, corrupt, {"tensor t", "reversed: begin 4 is after end 0"}},
-      {"negative offset", tensor(R"("dtype":"F32","shape":[1],"data_offsets":[-4,0])"), 4, corrupt, {"tensor t", "-4", "non-negative"}},
+      {"three offsets",
+       tensor(R"("dtype":"F32","shape":[1],"data_offsets":[0,4,8])"),
+       8,
+       corrupt,
+       {"tensor t", "more than two"}},
+      {"reversed",
+       tensor(R"("dtype":"F32","shape":[1],"data_offsets":[4,0])"),
+       4,
+       corrupt,
+       {"tensor t", "reversed: begin 4 is after end 0"}},
+      {"negative offset",
+       tensor(R"("dtype":"F32","shape":[1],"data_offsets":[-4,0])"),
+       4,
+       corrupt,
+       {"tensor t", "-4", "non-negative"}},
       {"fractional offset", tensor(R"("dtype":"F32","shape":[1],"data_offsets":[0,4.0])"), 4, corrupt, {"tensor t", "4.0"}},
-      {"past the end", tensor(R"("dtype":"F32","shape":[1],"data_offsets":[4,8])"), 7, corrupt, {"tensor t", "ends at byte 8", "7 data bytes", "truncated"}},
-      {"end 2^64-1", tensor(R"("dtype":"U8","shape":[4],"data_offsets":[0,18446744073709551615])"), 4, corrupt, {"tensor t", "18446744073709551615"}},
-      {"size mismatch", tensor(R"("dtype":"F32","shape":[3],"data_offsets":[0,8])"), 8, corrupt, {"tensor t", "need 12 bytes", "span 8"}},
-      {"first not at 0", tensor(R"("dtype":"F32","shape":[1],"data_offsets":[4,8])"), 8, corrupt, {"tensor t", "begins at byte 4", "expected 0"}},
+      {"past the end",
+       tensor(R"("dtype":"F32","shape":[1],"data_offsets":[4,8])"),
+       7,
+       corrupt,
+       {"tensor t", "ends at byte 8", "7 data bytes", "truncated"}},
+      {"end 2^64-1",
+       tensor(R"("dtype":"U8","shape":[4],"data_offsets":[0,18446744073709551615])"),
+       4,
+       corrupt,
+       {"tensor t", "18446744073709551615"}},
+      {"size mismatch",
+       tensor(R"("dtype":"F32","shape":[3],"data_offsets":[0,8])"),
+       8,
+       corrupt,
+       {"tensor t", "need 12 bytes", "span 8"}},
+      {"first not at 0",
+       tensor(R"("dtype":"F32","shape":[1],"data_offsets":[4,8])"),
+       8,
+       corrupt,
+       {"tensor t", "begins at byte 4", "expected 0"}},
       {"last not at the end", tensor(ok), 9, corrupt, {"end at byte 4", "9 data bytes", "5 belong to no tensor"}},
       {"data without tensors", "{}", 1, corrupt, {"1 belong to no tensor"}},
-      {"hole", "{\"t\":{" + ok + R"(},"u":{"dtype":"U8","shape":[2],"data_offsets":[6,8]}})", 8, corrupt, {"tensor u", "2 bytes before it belong to no tensor"}},
-      {"overlap", "{\"t\":{" + ok + R"(},"u":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})", 6, corrupt, {"tensor u", "overlaps tensor t by 2 bytes"}},
-      {"same span twice", "{\"t\":{" + ok + R"(},"u":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})", 4, corrupt, {"overlaps"}},
-      {"empty tensor within another", "{\"t\":{" + ok + R"(},"u":{"dtype":"U8","shape":[0],"data_offsets":[2,2]}})", 4, corrupt, {"tensor u", "overlaps"}},
+      {"hole",
+       "{\"t\":{" + ok + R"(},"u":{"dtype":"U8","shape":[2],"data_offsets":[6,8]}})",
+       8,
+       corrupt,
+       {"tensor u", "2 bytes before it belong to no tensor"}},
+      {"overlap",
+       "{\"t\":{" + ok + R"(},"u":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})",
+       6,
+       corrupt,
+       {"tensor u", "overlaps tensor t by 2 bytes"}},
+      {"same span twice",
+       "{\"t\":{" + ok + R"(},"u":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})",
+       4,
+       corrupt,
+       {"overlaps"}},
+      {"empty tensor within another",
+       "{\"t\":{" + ok + R"(},"u":{"dtype":"U8","shape":[0],"data_offsets":[2,2]}})",
+       4,
+       corrupt,
+       {"tensor u", "overlaps"}},
       {"empty name", "{\"\":{" + ok + "}}", 4, corrupt, {"name of tensor 0"}},
       {"name with a line end", "{\"a\\nb\":{" + ok + "}}", 4, corrupt, {"name of tensor 0", "a?b", "control"}},
       {"name with a zero", "{\"a\\u0000b\":{" + ok + "}}", 4, corrupt, {"control"}},
@@ -171,8 +287,10 @@ TEST(Safetensors, LengthPrefixIsCheckedBeforeAnythingIsAllocated) {
   EXPECT_THAT(read("").status().message(), HasSubstr("empty"));
   EXPECT_THAT(read("1234567").status().message(), HasSubstr("7 bytes, too few"));
   EXPECT_THAT(read(raw_safetensors(0, "", "")).status().message(), HasSubstr("claims 0 bytes"));
-  EXPECT_THAT(read(raw_safetensors(3, "{}", "")).status().message(), AllOf(HasSubstr("claims 3 bytes"), HasSubstr("only 2 follow")));
-  EXPECT_THAT(read(raw_safetensors(uint64_t{1} << 63, "{}", "")).status().message(), HasSubstr("more than the limit of 100000000"));
+  EXPECT_THAT(read(raw_safetensors(3, "{}", "")).status().message(),
+              AllOf(HasSubstr("claims 3 bytes"), HasSubstr("only 2 follow")));
+  EXPECT_THAT(read(raw_safetensors(uint64_t{1} << 63, "{}", "")).status().message(),
+              HasSubstr("more than the limit of 100000000"));
   EXPECT_THAT(read(raw_safetensors(~uint64_t{0}, "{}", "")).status().message(), HasSubstr("more than the limit"));
   EXPECT_THAT(read(raw_safetensors(100'000'001, "{}", "")).status().message(), HasSubstr("more than the limit"));
   EXPECT_THAT(read(raw_safetensors(64, "{}" + std::string(62, ' '), ""), 63).status().message(), HasSubstr("limit of 63"));
@@ -213,14 +331,15 @@ TEST(Safetensors, AHundredThousandTensorsAreRead) {
   std::string json = "{";
   constexpr int kTensors = 93'697;
   for (int i = 0; i < kTensors; ++i) {
-    json += (i == 0 ? "" : ",") + std::string("\"model.layers.") + std::to_string(i / 1536) + ".mlp.experts." + std::to_string(i % 1536) +
-            ".weight\":{\"dtype\":\"BF16\",\"shape\":[2048,4096],\"data_offsets\":[" + std::to_string(uint64_t{16777216} * i) + "," +
-            std::to_string(uint64_t{16777216} * (i + 1)) + "]}";
+    json += (i == 0 ? "" : ",") + std::string("\"model.layers.") + std::to_string(i / 1536) + ".mlp.experts." +
+            std::to_string(i % 1536) + ".weight\":{\"dtype\":\"BF16\",\"shape\":[2048,4096],\"data_offsets\":[" +
+            std::to_string(uint64_t{16777216} * i) + "," + std::to_string(uint64_t{16777216} * (i + 1)) + "]}";
   }
   const Result<SafetensorsHeader> h = parse(json + "}", uint64_t{16777216} * kTensors);
   ASSERT_TRUE(h.ok()) << h.status().to_string();
   EXPECT_EQ(h->entries.size(), static_cast<size_t>(kTensors));
-  EXPECT_TRUE(std::is_sorted(h->entries.begin(), h->entries.end(), [](const auto& a, const auto& b) { return a.name < b.name; }));
+  EXPECT_TRUE(
+      std::is_sorted(h->entries.begin(), h->entries.end(), [](const auto& a, const auto& b) { return a.name < b.name; }));
 }
 
 }  // namespace

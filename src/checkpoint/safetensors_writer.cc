@@ -17,7 +17,8 @@ Result<uint64_t> size_of(const SafetensorsWriter::Declaration& t) {
   if (!is_plain_tensor_name(t.name) || t.name == "__metadata__") {
     return error(StatusCode::kInvalidArgument, "tensor name {} cannot be written", json_quote(t.name.substr(0, 64)));
   }
-  if (t.shape.size() > kMaxTensorDims) return error(StatusCode::kInvalidArgument, "tensor {}: more than {} dimensions", t.name, kMaxTensorDims);
+  if (t.shape.size() > kMaxTensorDims)
+    return error(StatusCode::kInvalidArgument, "tensor {}: more than {} dimensions", t.name, kMaxTensorDims);
   std::optional<uint64_t> bits = static_cast<uint64_t>(dtype_bits(t.dtype));
   bool is_empty = false;
   for (const int64_t d : t.shape) {
@@ -27,7 +28,9 @@ Result<uint64_t> size_of(const SafetensorsWriter::Declaration& t) {
   }
   if (!bits) return error(StatusCode::kInvalidArgument, "tensor {}: its size overflows", t.name);
   if (is_empty) return uint64_t{0};
-  if (*bits % 8 != 0) return error(StatusCode::kInvalidArgument, "tensor {}: {} bits of {} are no whole number of bytes", t.name, *bits, dtype_name(t.dtype));
+  if (*bits % 8 != 0)
+    return error(StatusCode::kInvalidArgument, "tensor {}: {} bits of {} are no whole number of bytes", t.name, *bits,
+                 dtype_name(t.dtype));
   return *bits / 8;
 }
 
@@ -45,8 +48,9 @@ void add_range(std::map<uint64_t, uint64_t>& ranges, uint64_t begin, uint64_t en
 
 }  // namespace
 
-Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::create(FileSystem& fs, const std::string& path, std::vector<Declaration> tensors,
-                                                                     const std::vector<std::pair<std::string, std::string>>& metadata) {
+Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::create(
+    FileSystem& fs, const std::string& path, std::vector<Declaration> tensors,
+    const std::vector<std::pair<std::string, std::string>>& metadata) {
   auto writer = std::make_unique<SafetensorsWriter>();
   writer->path_ = path;
   Json header = Json::object();
@@ -80,7 +84,8 @@ Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::create(FileSystem&
   text.resize(align_up(text.size(), 8), ' ');
   const uint64_t n = text.size();
   if (n > kMaxSafetensorsHeaderBytes) {
-    return error(StatusCode::kInvalidArgument, "{}: the header of {} tensors has {} bytes, more than the {} that readers accept", path, tensors.size(), n,
+    return error(StatusCode::kInvalidArgument,
+                 "{}: the header of {} tensors has {} bytes, more than the {} that readers accept", path, tensors.size(), n,
                  kMaxSafetensorsHeaderBytes);
   }
   for (auto& [name, place] : writer->places_) place.begin += 8 + n;
@@ -95,7 +100,8 @@ Status SafetensorsWriter::write(std::string_view name, uint64_t offset, std::spa
   if (it == places_.end()) return error(StatusCode::kInvalidArgument, "{}: tensor {} was not declared", path_, name);
   const Place& place = it->second;
   if (offset > place.size || data.size() > place.size - offset) {
-    return error(StatusCode::kInvalidArgument, "{}: tensor {}: {} bytes at {} go beyond its {}", path_, name, data.size(), offset, place.size);
+    return error(StatusCode::kInvalidArgument, "{}: tensor {}: {} bytes at {} go beyond its {}", path_, name, data.size(),
+                 offset, place.size);
   }
   if (data.empty()) return ok_status();
   const uint64_t begin = place.begin + offset;
@@ -110,7 +116,8 @@ Status SafetensorsWriter::commit() {
     auto it = written_.upper_bound(place.begin);
     const uint64_t reached = it == written_.begin() ? 0 : std::prev(it)->second;
     if (reached < place.begin + place.size) {
-      return error(StatusCode::kInternal, "{}: tensor {} was not written from byte {} on", path_, name, reached > place.begin ? reached - place.begin : 0);
+      return error(StatusCode::kInternal, "{}: tensor {} was not written from byte {} on", path_, name,
+                   reached > place.begin ? reached - place.begin : 0);
     }
   }
   return file_->commit();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Writes one safetensors file of known tensors whose payload comes in pieces and in any order: rows of a trace, tensors of a test
-// checkpoint. The file appears under its name only when commit() succeeded; until then, and after any failure, the name is untouched.
+// Writes one safetensors file of known tensors whose payload comes in pieces and in any order: rows of a trace, tensors of a
+// test checkpoint. The file appears under its name only when commit() succeeded; until then, and after any failure, the name is
+// untouched.
 //
 // The header is padded with spaces to a multiple of 8, so that data is aligned for readers that map the file. What this writes,
 // checkpoint/safetensors.h reads.
@@ -31,13 +32,14 @@ class SafetensorsWriter {
     DType dtype = DType::kF32;
     std::vector<int64_t> shape;  // outermost first, at most 4 dimensions; [] is a scalar
   };
-  // Tensors lie in the order of `tensors`. kInvalidArgument: a name that is not unique or not plain, a negative dimension, sizes
-  // that overflow or are no whole number of bytes, a header beyond 100 MB. Nothing is created then.
-  static Result<std::unique_ptr<SafetensorsWriter>> create(FileSystem& fs, const std::string& path, std::vector<Declaration> tensors,
+  // Tensors lie in the order of `tensors`. kInvalidArgument: a name that is not unique or not plain, a negative dimension,
+  // sizes that overflow or are no whole number of bytes, a header beyond 100 MB. Nothing is created then.
+  static Result<std::unique_ptr<SafetensorsWriter>> create(FileSystem& fs, const std::string& path,
+                                                           std::vector<Declaration> tensors,
                                                            const std::vector<std::pair<std::string, std::string>>& metadata);
 
-  // `data` goes to `offset` bytes after the beginning of the tensor. kInvalidArgument: unknown name, or beyond its end. Bytes may
-  // be written again.
+  // `data` goes to `offset` bytes after the beginning of the tensor. kInvalidArgument: unknown name, or beyond its end. Bytes
+  // may be written again.
   Status write(std::string_view name, uint64_t offset, std::span<const std::byte> data);
   // kInternal, and no file, when a byte was never written; names the first such tensor.
   Status commit();

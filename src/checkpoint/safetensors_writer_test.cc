@@ -29,9 +29,10 @@ std::vector<std::byte> bytes(size_t n, int seed = 1) {
 
 TEST(SafetensorsWriter, WritesRowsInAnyOrderAndTheReaderAgrees) {
   testing::MemoryFs fs;
-  auto w = SafetensorsWriter::create(fs, "m/model.safetensors",
-                                     {{"rows", DType::kF32, {3, 2}}, {"scalar", DType::kI64, {}}, {"none", DType::kBF16, {0, 4}}, {"packed", DType::kF4, {6}}},
-                                     {{"made \"by\"", "a\ntest"}});
+  auto w = SafetensorsWriter::create(
+      fs, "m/model.safetensors",
+      {{"rows", DType::kF32, {3, 2}}, {"scalar", DType::kI64, {}}, {"none", DType::kBF16, {0, 4}}, {"packed", DType::kF4, {6}}},
+      {{"made \"by\"", "a\ntest"}});
   ASSERT_TRUE(w.ok()) << w.status().to_string();
   const auto data = bytes(24), eight = bytes(8, 3), three = bytes(3, 5);
   const std::span<const std::byte> rows(data);

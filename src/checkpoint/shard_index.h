@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// model.safetensors.index.json: which shard holds which tensor. Shard names are hostile text until they are known to be plain names
-// of files in the same folder.
+// model.safetensors.index.json: which shard holds which tensor. Shard names are hostile text until they are known to be plain
+// names of files in the same folder.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ inline constexpr const char* kShardIndexName = "model.safetensors.index.json";
 inline constexpr size_t kMaxShards = 10'000;
 
 struct ShardIndex {
-  std::vector<std::string> shards;                            // sorted, unique
-  std::vector<std::pair<std::string, uint32_t>> weight_map;   // tensor name -> position in `shards`; sorted by name, unique
-  std::optional<uint64_t> total_size;                         // metadata.total_size; writers disagree on what it counts
+  std::vector<std::string> shards;                           // sorted, unique
+  std::vector<std::pair<std::string, uint32_t>> weight_map;  // tensor name -> position in `shards`; sorted by name, unique
+  std::optional<uint64_t> total_size;                        // metadata.total_size; writers disagree on what it counts
 };
 
 // Errors do not name the file.

@@ -11,7 +11,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(ShardIndex, SortsShardsAndTensors) {
-  const auto i = parse_shard_index(R"({"metadata":{"total_size":12.0},"weight_map":{"b":"s-2.safetensors","a":"s-1.safetensors","c":"s-2.safetensors"}})");
+  const auto i = parse_shard_index(
+      R"({"metadata":{"total_size":12.0},"weight_map":{"b":"s-2.safetensors","a":"s-1.safetensors","c":"s-2.safetensors"}})");
   ASSERT_TRUE(i.ok()) << i.status().to_string();
   EXPECT_THAT(i->shards, ElementsAre("s-1.safetensors", "s-2.safetensors"));
   ASSERT_EQ(i->weight_map.size(), 3u);
@@ -21,8 +22,9 @@ TEST(ShardIndex, SortsShardsAndTensors) {
 }
 
 TEST(ShardIndex, MetadataIsOptionalAndMayBeAnything) {
-  for (const char* metadata : {"", R"("metadata":null,)", R"("metadata":{},)", R"("metadata":{"total_size":"12"},)", R"("metadata":{"total_size":-1},)",
-                               R"("metadata":{"total_size":1e300},)", R"("metadata":[],)"}) {
+  for (const char* metadata :
+       {"", R"("metadata":null,)", R"("metadata":{},)", R"("metadata":{"total_size":"12"},)",
+        R"("metadata":{"total_size":-1},)", R"("metadata":{"total_size":1e300},)", R"("metadata":[],)"}) {
     const auto i = parse_shard_index(std::string("{") + metadata + R"("weight_map":{"a":"s.safetensors"}})");
     ASSERT_TRUE(i.ok()) << metadata;
     EXPECT_FALSE(i->total_size.has_value()) << metadata;
@@ -53,8 +55,8 @@ TEST(ShardIndex, RefusesWhatIsNoIndex) {
 }
 
 TEST(ShardIndex, ShardNamesCannotLeaveTheFolder) {
-  for (const char* name : {"../s.safetensors", "/etc/s.safetensors", "a/s.safetensors", "..", ".", "", "a\\\\s.safetensors", "s\\u0000.safetensors",
-                           "s.bin", "pytorch_model.bin", "s.safetensors/", "\\u000as.safetensors"}) {
+  for (const char* name : {"../s.safetensors", "/etc/s.safetensors", "a/s.safetensors", "..", ".", "", "a\\\\s.safetensors",
+                           "s\\u0000.safetensors", "s.bin", "pytorch_model.bin", "s.safetensors/", "\\u000as.safetensors"}) {
     const auto i = parse_shard_index(std::string(R"({"weight_map":{"w":")") + name + "\"}}");
     ASSERT_FALSE(i.ok()) << name;
     EXPECT_THAT(i.status().message(), HasSubstr("the shard of w is")) << name;
@@ -66,7 +68,8 @@ TEST(ShardIndex, ShardNamesCannotLeaveTheFolder) {
 
 TEST(ShardIndex, TheNumberOfShardsIsBounded) {
   std::string text = R"({"weight_map":{)";
-  for (int i = 0; i <= 10'000; ++i) text += (i == 0 ? "" : ",") + std::string("\"t") + std::to_string(i) + "\":\"s" + std::to_string(i) + ".safetensors\"";
+  for (int i = 0; i <= 10'000; ++i)
+    text += (i == 0 ? "" : ",") + std::string("\"t") + std::to_string(i) + "\":\"s" + std::to_string(i) + ".safetensors\"";
   const auto i = parse_shard_index(text + "}}");
   ASSERT_FALSE(i.ok());
   EXPECT_EQ(i.status().code(), StatusCode::kUnsupported);

@@ -13,10 +13,10 @@
 namespace pointsman {
 namespace {
 
-using testing::FaultyFs;
-using testing::raw_safetensors;
 using ::testing::AllOf;
+using testing::FaultyFs;
 using ::testing::HasSubstr;
+using testing::raw_safetensors;
 
 struct Variant {
   const char* name;
@@ -43,13 +43,15 @@ class O1 : public ::testing::TestWithParam<Variant> {};
 TEST_P(O1, IsRefusedByName) {
   const Variant& v = GetParam();
   const testing::TempDir dir;
-  const std::string header = std::string(R"({"layer.weight":{"dtype":"F32","shape":)") + v.shape + R"(,"data_offsets":)" + v.offsets + "}}";
+  const std::string header =
+      std::string(R"({"layer.weight":{"dtype":"F32","shape":)") + v.shape + R"(,"data_offsets":)" + v.offsets + "}}";
   dir.write("model.safetensors", raw_safetensors(header, "12345678"));
   FaultyFs fs(FileSystem::real());
   const auto c = Checkpoint::open(fs, dir.path());
   ASSERT_FALSE(c.ok());
   EXPECT_EQ(c.status().code(), StatusCode::kCorrupt);
-  EXPECT_THAT(c.status().message(), AllOf(HasSubstr(dir.file("model.safetensors")), HasSubstr("tensor layer.weight"), HasSubstr(v.says)));
+  EXPECT_THAT(c.status().message(),
+              AllOf(HasSubstr(dir.file("model.safetensors")), HasSubstr("tensor layer.weight"), HasSubstr(v.says)));
   EXPECT_EQ(fs.calls(FaultyFs::Op::kRead), 2u);  // the head and the header
 }
 

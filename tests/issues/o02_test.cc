@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// O2 (QuintinShaw/openasr#73): the header's length prefix sized an allocation. Files whose prefix lies are refused after one small
-// read, with no memory taken.
+// O2 (QuintinShaw/openasr#73): the header's length prefix sized an allocation. Files whose prefix lies are refused after one
+// small read, with no memory taken.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,10 +16,10 @@
 namespace pointsman {
 namespace {
 
-using testing::FaultyFs;
-using testing::raw_safetensors;
 using ::testing::AllOf;
+using testing::FaultyFs;
 using ::testing::HasSubstr;
+using testing::raw_safetensors;
 
 struct Variant {
   const char* name;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// O3 (sglang#32279, PersuGPT#2): the index lists a shard that is absent, and the model starts with uninitialised weights. A tiny MoE
-// in three shards: one missing, one cut, one a Git LFS pointer. Refused, with three different messages.
+// O3 (sglang#32279, PersuGPT#2): the index lists a shard that is absent, and the model starts with uninitialised weights. A
+// tiny MoE in three shards: one missing, one cut, one a Git LFS pointer. Refused, with three different messages.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +38,8 @@ TEST_F(O3, MissingShard) {
   fs::remove(dir_.file(kShard2));
   const Status s = open().status();
   EXPECT_EQ(s.code(), StatusCode::kNotFound);
-  EXPECT_THAT(s.message(), AllOf(HasSubstr("model.safetensors.index.json"), HasSubstr(std::string("1 of 3 shards is missing: ") + kShard2)));
+  EXPECT_THAT(s.message(),
+              AllOf(HasSubstr("model.safetensors.index.json"), HasSubstr(std::string("1 of 3 shards is missing: ") + kShard2)));
 }
 
 TEST_F(O3, CutShard) {
@@ -50,10 +51,13 @@ TEST_F(O3, CutShard) {
 }
 
 TEST_F(O3, ShardIsALfsPointer) {
-  dir_.write(kShard3, "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 229744\n");
+  dir_.write(kShard3,
+             "version https://git-lfs.github.com/spec/v1\noid "
+             "sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 229744\n");
   const Status s = open().status();
   EXPECT_EQ(s.code(), StatusCode::kCorrupt);
-  EXPECT_THAT(s.message(), AllOf(HasSubstr(dir_.file(kShard3)), HasSubstr("Git LFS pointer"), HasSubstr("git lfs pull"), Not(HasSubstr("truncated"))));
+  EXPECT_THAT(s.message(), AllOf(HasSubstr(dir_.file(kShard3)), HasSubstr("Git LFS pointer"), HasSubstr("git lfs pull"),
+                                 Not(HasSubstr("truncated"))));
 }
 
 TEST_F(O3, ShardIsEmpty) {

@@ -24,7 +24,9 @@ Status FaultyFs::status_of(Fault fault, const std::string& path) {
   }
 }
 
-void FaultyFs::fail(Op op, uint64_t n, Fault fault, uint64_t times) { plans_[static_cast<size_t>(op)] = {n, times, fault}; }
+void FaultyFs::fail(Op op, uint64_t n, Fault fault, uint64_t times) {
+  plans_[static_cast<size_t>(op)] = {n, times, fault};
+}
 
 void FaultyFs::adjust(const std::string& path, FileInfo& info) const {
   const auto it = sizes_.find(path);
@@ -54,7 +56,8 @@ class FaultyFile final : public File {
     }
     Result<size_t> n = base_->pread(out, offset);
     if (!n.ok()) return n;
-    for (auto it = fs_.flips_.lower_bound({path(), offset}); it != fs_.flips_.end() && it->first.first == path() && it->first.second - offset < *n; ++it) {
+    for (auto it = fs_.flips_.lower_bound({path(), offset});
+         it != fs_.flips_.end() && it->first.first == path() && it->first.second - offset < *n; ++it) {
       out[it->first.second - offset] ^= static_cast<std::byte>(it->second);
     }
     return n;
@@ -76,7 +79,8 @@ class FaultyFile final : public File {
 
 class FaultyWritableFile final : public WritableFile {
  public:
-  FaultyWritableFile(FaultyFs& fs, std::unique_ptr<WritableFile> base, std::string path) : fs_(fs), base_(std::move(base)), path_(std::move(path)) {}
+  FaultyWritableFile(FaultyFs& fs, std::unique_ptr<WritableFile> base, std::string path)
+      : fs_(fs), base_(std::move(base)), path_(std::move(path)) {}
   Status pwrite(std::span<const std::byte> data, uint64_t offset) override {
     if (const auto fault = fs_.meet(FaultyFs::Op::kWrite)) return FaultyFs::status_of(*fault, path_);
     return base_->pwrite(data, offset);

@@ -34,13 +34,14 @@ class FaultyFs final : public FileSystem {
     kInterrupted,  // EINTR
     kShortOne,     // one byte; reads only, like the following
     kShortHalf,
-    kEndOfFile,    // 0 bytes
-    kNoSpace,      // ENOSPC
+    kEndOfFile,  // 0 bytes
+    kNoSpace,    // ENOSPC
   };
 
   explicit FaultyFs(FileSystem& base) : base_(base) {}
 
-  // The n-th call (from 0) of `op` meets `fault`, and so do the `times` - 1 calls after it. One per op; replaces the previous one.
+  // The n-th call (from 0) of `op` meets `fault`, and so do the `times` - 1 calls after it. One per op; replaces the previous
+  // one.
   void fail(Op op, uint64_t n, Fault fault, uint64_t times = 1);
   // Reads of this byte come back with these bits inverted.
   void flip(const std::string& path, uint64_t offset, uint8_t mask) { flips_[{path, offset}] = mask; }

@@ -13,10 +13,12 @@ std::string raw_safetensors(uint64_t claimed_header_bytes, std::string_view head
   return file;
 }
 
-std::string raw_safetensors(std::string_view header, std::string_view data) { return raw_safetensors(header.size(), header, data); }
+std::string raw_safetensors(std::string_view header, std::string_view data) {
+  return raw_safetensors(header.size(), header, data);
+}
 
-SafetensorsBuilder& SafetensorsBuilder::add(std::string_view name, std::string_view dtype, std::vector<int64_t> shape, uint64_t size_bytes,
-                                            uint8_t seed) {
+SafetensorsBuilder& SafetensorsBuilder::add(std::string_view name, std::string_view dtype, std::vector<int64_t> shape,
+                                            uint64_t size_bytes, uint8_t seed) {
   Json dims = Json::array();
   for (const int64_t d : shape) dims.push_back(d);
   const uint64_t begin = data_.size();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Safetensors files as bytes: well-formed ones, and ones that break a rule because their header is written by hand. Deliberately not
-// SafetensorsWriter, which refuses to write the latter.
+// Safetensors files as bytes: well-formed ones, and ones that break a rule because their header is written by hand.
+// Deliberately not SafetensorsWriter, which refuses to write the latter.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ std::string raw_safetensors(uint64_t claimed_header_bytes, std::string_view head
 class SafetensorsBuilder {
  public:
   // Tensors lie one after the other; element i of the payload has the byte (seed + i) % 251.
-  SafetensorsBuilder& add(std::string_view name, std::string_view dtype, std::vector<int64_t> shape, uint64_t size_bytes, uint8_t seed = 0);
+  SafetensorsBuilder& add(std::string_view name, std::string_view dtype, std::vector<int64_t> shape, uint64_t size_bytes,
+                          uint8_t seed = 0);
   SafetensorsBuilder& metadata(std::string_view key, std::string_view value);
 
   std::string header() const;
