@@ -65,18 +65,10 @@ void Bpe::finish(const Vocabulary& vocabulary, BpeOptions options) {
                                         : options.byte_fallback ? vocabulary.find(format("<0x{:02X}>", b))
                                                                 : -1;
   }
-  if (!options.byte_level) return;
-  byte_pairs_.assign(65536, Found{kNoMerge, -1});
-  for (size_t i = 0; i < 65536; ++i) {
-    const int32_t left = byte_ids_[i >> 8];
-    const int32_t right = byte_ids_[i & 255];
-    if (left >= 0 && right >= 0) byte_pairs_[i] = find(left, right);
-  }
 }
 
 uint64_t Bpe::memory_bytes() const {
-  return slots_.capacity() * sizeof(Slot) + byte_pairs_.capacity() * sizeof(Found) + sizeof(Cache) +
-         Cache::kEntries * sizeof(Cache::Entry);
+  return slots_.capacity() * sizeof(Slot) + sizeof(Cache) + Cache::kEntries * sizeof(Cache::Entry);
 }
 
 Bpe::Session::Session(const Bpe& bpe) : bpe_(bpe), has_cache_(bpe.cache_->in_use.try_lock()) {}

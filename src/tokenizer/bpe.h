@@ -115,7 +115,6 @@ class Bpe {
   BpeOptions options_;
   std::vector<Slot> slots_;
   std::array<int32_t, 256> byte_ids_{};  // token of a single byte; by fallback, of its <0xXX>
-  std::vector<Found> byte_pairs_;        // byte_level: find() of every two bytes, in one cache-friendly table
   std::unique_ptr<Cache> cache_;
 };
 

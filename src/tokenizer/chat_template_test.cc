@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 
 #include "base/log.h"
 #include "support/golden.h"
@@ -92,7 +92,7 @@ TEST(ChatTemplate, TheSandboxHolds) {
 }
 
 TEST(ChatTemplate, EverythingIsBounded) {
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   expect_failure("{% set r = range(9999) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}",
                  StatusCode::kInvalidArgument, "steps");
   expect_failure("{% for a in range(9999) %}{% set r = range(99999) %}{% endfor %}", StatusCode::kInvalidArgument,
@@ -113,7 +113,7 @@ TEST(ChatTemplate, EverythingIsBounded) {
   expect_failure(fold + "{{ n.a|tojson }}", StatusCode::kInvalidArgument, "bytes");
   // A cycle: printable, and gone with the rendering.
   EXPECT_TRUE(render("{% set n = namespace() %}{% set n.n = n %}{{ n }}").ok());
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
+  EXPECT_LT(std::clock() - start, 60 * CLOCKS_PER_SEC);
 }
 
 TEST(ChatTemplate, DeepNestingIsRefusedWhenParsing) {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <sstream>
 
 #include "support/golden.h"
@@ -139,10 +139,10 @@ TEST(Regex, HostilePatternsEndWithAnError) {
   const Status exponential = run("(a+)+$|x", std::string(100'000, 'a') + "b");
   EXPECT_EQ(exponential.code(), StatusCode::kUnsupported) << exponential.to_string();
   // Quadratic: every attempt runs to the end of the text.
-  const auto start = std::chrono::steady_clock::now();
-  const Status quadratic = run("a.*b|a", std::string(1'000'000, 'a'));
+  const std::clock_t start = std::clock();
+  const Status quadratic = run("a.*b|a", std::string(150'000, 'a'));
   EXPECT_EQ(quadratic.code(), StatusCode::kDeadlineExceeded) << quadratic.to_string();
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
+  EXPECT_LT(std::clock() - start, 60 * CLOCKS_PER_SEC);
 }
 
 TEST(Regex, ALongRunOfSpacesIsNoHostileText) {

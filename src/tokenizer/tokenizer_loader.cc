@@ -23,7 +23,7 @@ constexpr size_t kMaxAddedTokens = 65536;
 constexpr size_t kMaxAddedBytes = 512;
 constexpr uint64_t kNowhere = UINT64_MAX;
 
-// What is held beside tables by token and merge: word cache, byte pairs, read buffer, compiled patterns, one section as a tree.
+// What is held beside tables by token and merge: word cache, read buffer, compiled patterns, one section as a tree.
 constexpr uint64_t kFixedBytes = uint64_t{3} << 20;
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 #include <thread>
 
 #include "base/json.h"
@@ -175,8 +175,10 @@ TEST(Tokenizer, ChainsThatMultiplyAreBounded) {
     for (int i = 0; i < n; ++i) list += (i == 0 ? "" : ", ") + std::string(part);
     return list;
   };
-  const std::string thousand = format(R"({{"type": "Replace", "pattern": {{"String": "a"}}, "content": "{}"}})", std::string(1000, 'a'));
-  const std::string by_expression = format(R"({{"type": "Replace", "pattern": {{"Regex": "a"}}, "content": "{}"}})", std::string(1000, 'a'));
+  const std::string thousand =
+      format(R"({{"type": "Replace", "pattern": {{"String": "a"}}, "content": "{}"}})", std::string(1000, 'a'));
+  const std::string by_expression =
+      format(R"({{"type": "Replace", "pattern": {{"Regex": "a"}}, "content": "{}"}})", std::string(1000, 'a'));
   for (const std::string& part : {thousand, by_expression}) {
     const auto t = make({.normalizer = format(R"({{"type": "Sequence", "normalizers": [{}]}})", chain(part, 8))});
     EXPECT_EQ(t->encode("aaaa").status().code(), StatusCode::kInvalidArgument);
@@ -187,10 +189,13 @@ TEST(Tokenizer, ChainsThatMultiplyAreBounded) {
                                {"type": "Punctuation", "behavior": "Isolated"},
                                {"type": "Metaspace", "replacement": "?", "prepend_scheme": "always", "split": false},
                                {"type": "Punctuation", "behavior": "Isolated"})";
-  const auto marked = make({.pre_tokenizer = format(R"({{"type": "Sequence", "pretokenizers": [{}]}})", chain(marks, 20)), .decoder = "null"});
+  const auto marked =
+      make({.pre_tokenizer = format(R"({{"type": "Sequence", "pretokenizers": [{}]}})", chain(marks, 20)), .decoder = "null"});
   EXPECT_EQ(marked->encode("ab").status().code(), StatusCode::kInvalidArgument);
-  const std::string wide = format(R"({{"type": "Replace", "pattern": {{"String": "a"}}, "content": "{}"}})", std::string(200, 'a'));
-  expect_refused({.decoder = format(R"({{"type": "Sequence", "decoders": [{}]}})", chain(wide, 2))}, StatusCode::kUnsupported, "multiply");
+  const std::string wide =
+      format(R"({{"type": "Replace", "pattern": {{"String": "a"}}, "content": "{}"}})", std::string(200, 'a'));
+  expect_refused({.decoder = format(R"({{"type": "Sequence", "decoders": [{}]}})", chain(wide, 2))}, StatusCode::kUnsupported,
+                 "multiply");
 }
 
 TEST(Tokenizer, ContradictionsAreCorrupt) {
@@ -237,9 +242,9 @@ TEST(Tokenizer, AMegabyteInOnePieceIsNotQuadratic) {
   const auto t = make();
   std::string text;
   for (int i = 0; i < 400'000; ++i) text += "abcbc"[i % 5];
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   const Ids ids = *t->encode(text);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  EXPECT_LT(std::clock() - start, 10 * CLOCKS_PER_SEC);
   EXPECT_EQ(ids.size(), 160'000u);
   // The same as in small pieces.
   EXPECT_EQ(Ids(ids.begin(), ids.begin() + 2), *t->encode("abcbc"));
@@ -284,8 +289,15 @@ TEST(Tokenizer, ManyThreadsGetTheSameIds) {
   EXPECT_EQ(wrong, std::vector<int>(4, 0));
 }
 
+// Sanitizers bring their own allocator, whose numbers stay at zero.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kCountsHeap = false;  // sanitizers bring their own allocator
+constexpr bool kCountsHeap = false;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+constexpr bool kCountsHeap = false;
+#else
+constexpr bool kCountsHeap = true;
+#endif
 #else
 constexpr bool kCountsHeap = true;
 #endif

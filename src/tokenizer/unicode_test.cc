@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <sstream>
 
 #include "support/golden.h"
@@ -59,9 +59,9 @@ TEST(Unicode, ComposesAcrossFastAndSlowCharacters) {
 TEST(Unicode, AMegabyteOfMarksTakesNoQuadraticTime) {
   std::string text = "a";
   for (int i = 0; i < 250'000; ++i) text += i % 2 == 0 ? utf8(0x301) : utf8(0x323);
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   const std::string out = unicode_normalize(text, NormalForm::kNfc);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  EXPECT_LT(std::clock() - start, 5 * CLOCKS_PER_SEC);
   EXPECT_EQ(utf8_length(out), 250'000u);  // a with dot below is one character
 }
 
