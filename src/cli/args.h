@@ -15,8 +15,8 @@ namespace pointsman::cli {
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitFindings = 1;  // findings, or a mismatch
 inline constexpr int kExitUsage = 2;
-inline constexpr int kExitRefused = 3;   // config, checkpoint or budget refused
-inline constexpr int kExitRuntime = 4;   // failed while running
+inline constexpr int kExitRefused = 3;  // config, checkpoint or budget refused
+inline constexpr int kExitRuntime = 4;  // failed while running
 
 class ArgParser {
  public:

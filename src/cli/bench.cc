@@ -23,11 +23,14 @@ constexpr Part kParts[] = {
 };
 
 void print_usage(std::FILE* out) {
-  std::fprintf(out, "Measure. Everything that is compared is measured in the same run, interleaved; results are medians.\n\n"
-                    "usage: pointsman bench PART [options]\n\n");
+  std::fprintf(out,
+               "Measure. Everything that is compared is measured in the same run, interleaved; results are medians.\n\n"
+               "usage: pointsman bench PART [options]\n\n");
   for (const Part& p : kParts) std::fprintf(out, "  %-9s %s\n", p.name, p.summary);
-  std::fprintf(out, "\nExamples:\n  pointsman bench decode MODEL --memory 2GiB -n 64\n  pointsman bench io MODEL --memory 2GiB --json\n"
-                    "'pointsman bench PART --help' has the options.\n");
+  std::fprintf(
+      out,
+      "\nExamples:\n  pointsman bench decode MODEL --memory 2GiB -n 64\n  pointsman bench io MODEL --memory 2GiB --json\n"
+      "'pointsman bench PART --help' has the options.\n");
 }
 
 }  // namespace
@@ -41,7 +44,8 @@ int run_bench(int argc, char** argv) {
   for (const Part& p : kParts) {
     if (name == p.name) return p.run(argc - 1, argv + 1);
   }
-  if (!name.empty()) std::fprintf(stderr, "pointsman bench: there is no part '%.*s'\n", static_cast<int>(name.size()), name.data());
+  if (!name.empty())
+    std::fprintf(stderr, "pointsman bench: there is no part '%.*s'\n", static_cast<int>(name.size()), name.data());
   print_usage(stderr);
   return kExitUsage;
 }

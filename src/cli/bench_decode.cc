@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// pointsman bench decode: prefill and decode rates of a model, per budget, against what this machine reads and computes. Its limits are
-// measured before and after the runs they are compared with.
+// pointsman bench decode: prefill and decode rates of a model, per budget, against what this machine reads and computes. Its
+// limits are measured before and after the runs they are compared with.
 #include <chrono>
 #include <cstdio>
 
@@ -27,7 +27,9 @@ namespace {
 constexpr const char* kName = "bench decode";
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+double seconds_since(Clock::time_point t) {
+  return std::chrono::duration<double>(Clock::now() - t).count();
+}
 
 struct Flags {
   EngineFlags engine;
@@ -45,7 +47,7 @@ int32_t random_token(uint64_t seed, uint64_t position, int64_t vocab) {
 struct Run {
   uint64_t budget_bytes = 0;
   std::vector<double> prefill_tps, decode_tps, token_ms;  // per repetition, per repetition, per token
-  double stream_gbps = 0, peak_gflops = 0;   // of the machine; the latter in the dtype of the prefill
+  double stream_gbps = 0, peak_gflops = 0;                // of the machine; the latter in the dtype of the prefill
   bool disturbed = false;
   uint64_t active_bytes = 0;
   double prefill_flops_per_token = 0;
@@ -58,8 +60,8 @@ struct Run {
   double of_peak() const { return peak_gflops > 0 ? prefill_gflops() / peak_gflops : 0; }
 };
 
-// Two operations per weight that a prompt token meets: every dense matrix but the embedding and the head (which only the last token
-// needs), and the experts chosen. Attention scores are left out.
+// Two operations per weight that a prompt token meets: every dense matrix but the embedding and the head (which only the last
+// token needs), and the experts chosen. Attention scores are left out.
 double flops_per_prompt_token(Engine& engine) {
   const Engine::Impl& e = engine.impl();
   double weights = 0;
@@ -97,8 +99,9 @@ Status measure(const Flags& f, Engine& engine, Run& run) {
     const auto decode_start = Clock::now();
     for (int64_t i = 0; i < steps; ++i) {
       if (was_interrupted()) return {StatusCode::kUnavailable, "interrupted"};
-      const int32_t token = f.feed == "random" ? random_token(seed, static_cast<uint64_t>(prompt_tokens + i), vocab)
-                                               : static_cast<int32_t>(std::max_element(logits.begin(), logits.begin() + vocab) - logits.begin());
+      const int32_t token =
+          f.feed == "random" ? random_token(seed, static_cast<uint64_t>(prompt_tokens + i), vocab)
+                             : static_cast<int32_t>(std::max_element(logits.begin(), logits.begin() + vocab) - logits.begin());
       start = Clock::now();
       PM_ASSIGN_OR_RETURN(logits, session->decode(token));
       if (counts) run.token_ms.push_back(1e3 * seconds_since(start));
@@ -117,11 +120,13 @@ Status measure(const Flags& f, Engine& engine, Run& run) {
 
 void print_run(const Run& r) {
   std::printf("budget %s\n", human_bytes(static_cast<double>(r.budget_bytes)).c_str());
-  std::printf("  prefill %9.1f tokens/s  (%.1f to %.1f)  %.1f of %.0f GFLOP/s (%.0f %%)\n", median(r.prefill_tps), quantile(r.prefill_tps, 0),
-              quantile(r.prefill_tps, 1), r.prefill_gflops(), r.peak_gflops, 100 * r.of_peak());
-  std::printf("  decode  %9.1f tokens/s  (%.1f to %.1f)  p50 %.3f ms  p95 %.3f ms  p99 %.3f ms\n", median(r.decode_tps), quantile(r.decode_tps, 0),
-              quantile(r.decode_tps, 1), quantile(r.token_ms, 0.5), quantile(r.token_ms, 0.95), quantile(r.token_ms, 0.99));
-  std::printf("  weights %9.2f GB/s of %.2f GB/s that memory gives (%.0f %%)  %s%s\n", r.weight_gbps(), r.stream_gbps, 100 * r.of_stream(), r.line.c_str(),
+  std::printf("  prefill %9.1f tokens/s  (%.1f to %.1f)  %.1f of %.0f GFLOP/s (%.0f %%)\n", median(r.prefill_tps),
+              quantile(r.prefill_tps, 0), quantile(r.prefill_tps, 1), r.prefill_gflops(), r.peak_gflops, 100 * r.of_peak());
+  std::printf("  decode  %9.1f tokens/s  (%.1f to %.1f)  p50 %.3f ms  p95 %.3f ms  p99 %.3f ms\n", median(r.decode_tps),
+              quantile(r.decode_tps, 0), quantile(r.decode_tps, 1), quantile(r.token_ms, 0.5), quantile(r.token_ms, 0.95),
+              quantile(r.token_ms, 0.99));
+  std::printf("  weights %9.2f GB/s of %.2f GB/s that memory gives (%.0f %%)  %s%s\n", r.weight_gbps(), r.stream_gbps,
+              100 * r.of_stream(), r.line.c_str(),
               r.disturbed ? "\n  other processes held the cores: fractions mean little" : "");
 }
 
@@ -190,7 +195,8 @@ Status measure_budget(const Flags& f, EngineOptions options, uint64_t budget, Ru
   {
     PM_ASSIGN_OR_RETURN(const MemoryPlan plan, Engine::plan(options));
     if (!plan.fits()) {
-      return error(StatusCode::kBudgetExceeded, "the smallest budget is {} bytes, {} was given", plan.smallest_budget_bytes, plan.budget_bytes);
+      return error(StatusCode::kBudgetExceeded, "the smallest budget is {} bytes, {} was given", plan.smallest_budget_bytes,
+                   plan.budget_bytes);
     }
     threads = plan.num_threads;
     PM_RETURN_IF_ERROR(measure_limits(f, options, threads, run));
@@ -224,7 +230,8 @@ int run_bench_decode(int argc, char** argv) {
   if (f.tokens < 1 || f.prompt < 1 || f.repeat < 1 || f.seed < 0 || f.stream_mib < 1) {
     return usage_error(kName, "-n, --prompt-tokens, --repeat and --stream-mib must be 1 or more, --seed 0 or more");
   }
-  if (f.feed != "random" && f.feed != "greedy") return usage_error(kName, format("--feed {}: expected random or greedy", f.feed));
+  if (f.feed != "random" && f.feed != "greedy")
+    return usage_error(kName, format("--feed {}: expected random or greedy", f.feed));
   EngineOptions options;
   if (auto code = f.engine.resolve(kName, options)) return *code;
   const Result<std::vector<uint64_t>> budgets = parse_budgets(f, options);

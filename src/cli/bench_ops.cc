@@ -39,7 +39,8 @@ int run_bench_ops(int argc, char** argv) {
   log.declare(args);
   if (auto code = args.parse(argc, argv)) return *code;
   if (auto code = log.apply(kName)) return *code;
-  if (threads < 0 || threads > 1024 || repeats < 1 || repeats > 10000) return usage_error(kName, "-t: expected 1 to 1024; --repeat: 1 to 10000");
+  if (threads < 0 || threads > 1024 || repeats < 1 || repeats > 10000)
+    return usage_error(kName, "-t: expected 1 to 1024; --repeat: 1 to 10000");
   const Result<Environment> env = read_environment(environ);
   if (!env.ok()) return usage_error(kName, env.status());
   const CpuFeatures cpu = detect_cpu_features();

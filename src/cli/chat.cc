@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// pointsman chat: a conversation in the terminal, or one message per line of piped stdin. The session lives on: each turn only prefills
-// what is new.
+// pointsman chat: a conversation in the terminal, or one message per line of piped stdin. The session lives on: each turn only
+// prefills what is new.
 #include <unistd.h>
 
 #include <algorithm>
@@ -105,7 +105,9 @@ Status Chat::answer(std::string message, bool& running) {
   };
   Generation g;
   const Status status = generate(session_, sampler_, &detokenizer, std::span(*ids).subspan(common),
-                                 {.max_tokens = flags_.max_tokens, .stop_ids = stop_ids_, .chunk = engine_.memory_plan().prefill_chunk,
+                                 {.max_tokens = flags_.max_tokens,
+                                  .stop_ids = stop_ids_,
+                                  .chunk = engine_.memory_plan().prefill_chunk,
                                   .show_progress = !flags_.engine.log.no_progress},
                                  on_text, g);
   running = !g.ids.empty();
@@ -113,7 +115,8 @@ Status Chat::answer(std::string message, bool& running) {
   if (running) std::fputc('\n', stdout);
   std::fflush(stdout);
   if (!status.ok() || g.ids.empty()) return fail(status);
-  if (g.finish_reason == std::string_view("context")) log_warning("the context is full; /reset begins anew, --ctx-size gives more room");
+  if (g.finish_reason == std::string_view("context"))
+    log_warning("the context is full; /reset begins anew, --ctx-size gives more room");
   conversation_.add_assistant(std::move(text));
   return flags_.stats.write(summary_line(engine_, g), run_stats(engine_, g, sampler_));
 }

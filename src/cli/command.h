@@ -21,8 +21,9 @@ int run_run(int argc, char** argv);
 int run_trace(int argc, char** argv);
 int run_version(int argc, char** argv);
 
-// Prints "pointsman COMMAND: corrupt: ..." to stderr and gives the exit code. 3, refused: the model, its config, the budget or the
-// request cannot be - unless `running` (a first token was made), when every failure is 4. Failures of the system are always 4.
+// Prints "pointsman COMMAND: corrupt: ..." to stderr and gives the exit code. 3, refused: the model, its config, the budget or
+// the request cannot be - unless `running` (a first token was made), when every failure is 4. Failures of the system are
+// always 4.
 int report(std::string_view command, const Status& status, bool running = false);
 // The same for flags and environment: 2, with a pointer to --help.
 int usage_error(std::string_view command, const Status& status);

@@ -15,14 +15,14 @@
 namespace pointsman::cli {
 namespace {
 
-using testing::run_shell;
-using testing::ShellResult;
-using testing::TempDir;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using testing::run_shell;
+using testing::ShellResult;
 using ::testing::StartsWith;
+using testing::TempDir;
 
 const std::string kModel = "tests/golden/qwen3_moe_base";
 
@@ -37,7 +37,9 @@ const Json& at(const Json& j, const char* key) {
   EXPECT_NE(v, nullptr) << key;
   return v != nullptr ? *v : none;
 }
-int64_t int_at(const Json& j, const char* key) { return at(j, key).is_int() ? at(j, key).as_int() : -1; }
+int64_t int_at(const Json& j, const char* key) {
+  return at(j, key).is_int() ? at(j, key).as_int() : -1;
+}
 
 std::string ids_text(const std::vector<int32_t>& ids) {
   std::string text;
@@ -50,7 +52,8 @@ std::string copy_of(const TempDir& dir, const std::string& model = kModel) {
   const std::string to = dir.file("model");
   std::filesystem::create_directory(to);
   for (const auto& e : std::filesystem::directory_iterator(testing::source_path(model))) {
-    if (e.is_regular_file() && e.path().filename() != "expected.safetensors") std::filesystem::copy(e.path(), to + "/" + e.path().filename().string());
+    if (e.is_regular_file() && e.path().filename() != "expected.safetensors")
+      std::filesystem::copy(e.path(), to + "/" + e.path().filename().string());
   }
   return to;
 }
@@ -58,8 +61,9 @@ std::string copy_of(const TempDir& dir, const std::string& model = kModel) {
 TEST(Run, GreedyIdsAreThoseOfTransformers) {
   const testing::GoldenFile golden = testing::read_golden(testing::source_path(kModel + "/expected.safetensors"));
   const auto& expected = golden.at("greedy").i32;
-  const ShellResult r = run_shell("$P run " + kModel + " --tokens " + ids_text(golden.at("tokens").i32) + " -n " + std::to_string(expected.size()) +
-                                  " --greedy --ignore-eos --numerics fp32 --print-ids --no-progress");
+  const ShellResult r =
+      run_shell("$P run " + kModel + " --tokens " + ids_text(golden.at("tokens").i32) + " -n " +
+                std::to_string(expected.size()) + " --greedy --ignore-eos --numerics fp32 --print-ids --no-progress");
   ASSERT_EQ(r.exit_code, kExitOk) << r.err;
   std::vector<int32_t> found;
   const Json j = json_of(r.out);
@@ -68,7 +72,8 @@ TEST(Run, GreedyIdsAreThoseOfTransformers) {
 }
 
 TEST(Run, StatsHaveTheKeysOfTheContract) {
-  const ShellResult r = run_shell("$P run " + kModel + " -p 'some text' -n 6 -c 64 --memory 8MiB --greedy --ignore-eos --stats json --log-level error");
+  const ShellResult r = run_shell(
+      "$P run " + kModel + " -p 'some text' -n 6 -c 64 --memory 8MiB --greedy --ignore-eos --stats json --log-level error");
   ASSERT_EQ(r.exit_code, kExitOk) << r.err;
   const Json j = json_of(r.err);
   EXPECT_EQ(int_at(j, "schema_version"), 1);
@@ -79,7 +84,8 @@ TEST(Run, StatsHaveTheKeysOfTheContract) {
     EXPECT_GT(at(j, key).as_double(), 0) << key;
   }
   const Json& experts = at(j, "experts");
-  for (const char* key : {"hits", "misses", "bytes_read", "evicted", "verified_sha256", "verified_xxh3"}) EXPECT_GE(int_at(experts, key), 0) << key;
+  for (const char* key : {"hits", "misses", "bytes_read", "evicted", "verified_sha256", "verified_xxh3"})
+    EXPECT_GE(int_at(experts, key), 0) << key;
   EXPECT_EQ(at(j, "expert_layers").as_array().size(), 3u);
   EXPECT_TRUE(at(j, "fallbacks").is_object());
   EXPECT_EQ(at(j, "finish_reason").as_string(), "length");
@@ -87,14 +93,17 @@ TEST(Run, StatsHaveTheKeysOfTheContract) {
 
 TEST(Run, StatsFileAndQuietStderr) {
   const TempDir dir;
-  const ShellResult r = run_shell("$P run " + kModel + " -p abc -n 2 -c 64 --stats none --log-level error --stats-file " + dir.file("s.json"));
+  const ShellResult r =
+      run_shell("$P run " + kModel + " -p abc -n 2 -c 64 --stats none --log-level error --stats-file " + dir.file("s.json"));
   ASSERT_EQ(r.exit_code, kExitOk) << r.err;
   EXPECT_THAT(r.err, IsEmpty());
   EXPECT_EQ(int_at(json_of(run_shell("cat " + dir.file("s.json")).out), "schema_version"), 1);
 }
 
 TEST(Run, SamplingRepeatsWithItsSeedUnderEveryBudgetAndThreadCount) {
-  const std::string run = "$P run " + kModel + " -p 'one two' -n 24 -c 128 --temp 1.5 --top-k 0 --top-p 1 --ignore-eos --print-ids --log-level error ";
+  const std::string run =
+      "$P run " + kModel +
+      " -p 'one two' -n 24 -c 128 --temp 1.5 --top-k 0 --top-p 1 --ignore-eos --print-ids --log-level error ";
   const std::string first = run_shell(run + "--seed 5 --memory 8MiB -t 1").out;
   EXPECT_THAT(first, StartsWith("{"));
   EXPECT_EQ(run_shell(run + "--seed 5 --memory 64MiB -t 2").out, first);
@@ -106,8 +115,10 @@ TEST(Run, DefaultsComeFromTheModelAndAreShown) {
   const ShellResult r = run_shell("$P run " + kModel + " -p abc -n 1 -c 64 --log-level info");
   EXPECT_THAT(r.err, HasSubstr("\"temperature\": 0.7"));
   EXPECT_THAT(r.err, HasSubstr("\"top_k\": 20"));
-  EXPECT_THAT(run_shell("$P run " + kModel + " -p abc -n 1 -c 64 --log-level info --temp 0.3").err, HasSubstr("\"temperature\": 0.3"));
-  EXPECT_THAT(run_shell("$P run " + kModel + " -p abc -n 1 -c 64 --log-level info --greedy").err, HasSubstr("\"do_sample\": false"));
+  EXPECT_THAT(run_shell("$P run " + kModel + " -p abc -n 1 -c 64 --log-level info --temp 0.3").err,
+              HasSubstr("\"temperature\": 0.3"));
+  EXPECT_THAT(run_shell("$P run " + kModel + " -p abc -n 1 -c 64 --log-level info --greedy").err,
+              HasSubstr("\"do_sample\": false"));
 }
 
 TEST(Run, PromptFromFileAndStdin) {
@@ -144,13 +155,15 @@ TEST(Run, EndOfSequenceStops) {
 }
 
 TEST(Run, TheEndOfTheContextEndsTheText) {
-  const Json j = json_of(run_shell("$P run " + kModel + " --tokens 1,5,6 -n 100 -c 8 --greedy --ignore-eos --print-ids --log-level error").out);
+  const Json j = json_of(
+      run_shell("$P run " + kModel + " --tokens 1,5,6 -n 100 -c 8 --greedy --ignore-eos --print-ids --log-level error").out);
   EXPECT_EQ(at(j, "finish_reason").as_string(), "context");
   EXPECT_EQ(at(j, "token_ids").as_array().size(), 6u);  // 3 + 5 in the context, and the one that follows
 }
 
 TEST(Run, CtrlCEndsCleanly) {
-  const ShellResult r = run_shell("$P run " + kModel + " --tokens 5 -n 200 --greedy --ignore-eos --log-level error >/dev/null & pid=$!\n"
+  const ShellResult r = run_shell("$P run " + kModel +
+                                  " --tokens 5 -n 200 --greedy --ignore-eos --log-level error >/dev/null & pid=$!\n"
                                   "kill -INT $pid; wait $pid");
   // Caught before the handler was set, it ends as a signal does; after the last token, as usual.
   EXPECT_THAT(r.exit_code, AnyOf(kExitRuntime, kExitOk, 130));
@@ -162,9 +175,11 @@ TEST(Run, ACorruptExpertIsNamedAndNoTokenOfThatStepAppears) {
   ASSERT_EQ(run_shell("$P lock " + model).exit_code, kExitOk);
   ASSERT_EQ(run_shell("$P run " + model + " --tokens 1,2,3 -n 4 -c 64 --greedy --log-level error").exit_code, kExitOk);
   // All experts of layer 1: the prompt meets one for certain.
-  const std::string damage =
-      "size=$(stat -c %s " + model + "/model.safetensors)\n"
-      "dd if=/dev/zero of=" + model + "/model.safetensors bs=1 seek=$((size / 4)) count=$((size / 2)) conv=notrunc 2>/dev/null\n";
+  const std::string damage = "size=$(stat -c %s " + model +
+                             "/model.safetensors)\n"
+                             "dd if=/dev/zero of=" +
+                             model +
+                             "/model.safetensors bs=1 seek=$((size / 4)) count=$((size / 2)) conv=notrunc 2>/dev/null\n";
   const ShellResult r = run_shell(damage + "$P run " + model + " --tokens 1,2,3 -n 4 -c 64 --greedy --log-level error");
   EXPECT_EQ(r.exit_code, kExitRefused) << r.err;
   EXPECT_THAT(r.err, HasSubstr("pointsman run: corrupt: "));
@@ -200,7 +215,8 @@ TEST(Plan, TheSmallestBudgetIsTheSmallest) {
 }
 
 TEST(Plan, PlacementRulesShow) {
-  const ShellResult r = run_shell("$P plan " + kModel + " --memory 64MiB --place experts=resident --place layers.1.experts=pinned --json");
+  const ShellResult r =
+      run_shell("$P plan " + kModel + " --memory 64MiB --place experts=resident --place layers.1.experts=pinned --json");
   ASSERT_EQ(r.exit_code, kExitOk) << r.err;
   std::map<std::string, std::string> placement;
   const Json j = json_of(r.out);
@@ -248,7 +264,8 @@ TEST(Lock, WriteCheckDamageCheck) {
   EXPECT_TRUE(at(json_of(good.out), "ok").as_bool());
   EXPECT_EQ(at(json_of(good.out), "model_digest"), at(json_of(made.out), "model_digest"));
   // The lock is used: the warning is gone, and the digest is in the statistics.
-  const ShellResult run = run_shell("$P run " + model + " --tokens 1 -n 1 --greedy --require-lock --stats json --log-level warning");
+  const ShellResult run =
+      run_shell("$P run " + model + " --tokens 1 -n 1 --greedy --require-lock --stats json --log-level warning");
   EXPECT_EQ(run.exit_code, kExitOk) << run.err;
   EXPECT_EQ(at(json_of(run.err), "model_digest"), at(json_of(made.out), "model_digest"));
 
@@ -274,10 +291,11 @@ TEST(TraceAndCompare, ParityWithTransformersOnEveryGoldenModel) {
   int models = 0;
   for (const std::string& folder : testing::golden_folders("qwen3_")) {
     const testing::GoldenFile golden = testing::read_golden(folder + "/expected.safetensors");
-    const ShellResult t = run_shell("$P trace " + folder + " --tokens " + ids_text(golden.at("tokens").i32) + " --numerics fp32 --log-level error --out " +
-                                    dir.file("t.safetensors"));
+    const ShellResult t = run_shell("$P trace " + folder + " --tokens " + ids_text(golden.at("tokens").i32) +
+                                    " --numerics fp32 --log-level error --out " + dir.file("t.safetensors"));
     ASSERT_EQ(t.exit_code, kExitOk) << folder << "\n" << t.err;
-    const ShellResult c = run_shell("$P compare " + dir.file("t.safetensors") + " " + folder + "/expected.safetensors --common");
+    const ShellResult c =
+        run_shell("$P compare " + dir.file("t.safetensors") + " " + folder + "/expected.safetensors --common");
     EXPECT_EQ(c.exit_code, kExitOk) << folder << "\n" << c.out << c.err;
     ++models;
   }
@@ -309,14 +327,17 @@ TEST(TraceAndCompare, Bf16IsNearFp32) {
 
 TEST(TraceAndCompare, SelectionAndMetadata) {
   const TempDir dir;
-  ASSERT_EQ(run_shell("$P trace " + kModel + " --tokens 1,2 --what router -c 16 --log-level error --out " + dir.file("r")).exit_code, kExitOk);
+  ASSERT_EQ(
+      run_shell("$P trace " + kModel + " --tokens 1,2 --what router -c 16 --log-level error --out " + dir.file("r")).exit_code,
+      kExitOk);
   const Json j = json_of(run_shell("$P compare " + dir.file("r") + " " + dir.file("r") + " --json").out);
   EXPECT_EQ(at(j, "tensors").as_array().size(), 9u);
   EXPECT_TRUE(at(j, "logits").is_null());
   std::ifstream in(dir.file("r"), std::ios::binary);
   std::string head(4096, '\0');
   in.read(head.data(), 4096);
-  for (const char* key : {"model_digest", "numerics", "device", "version", "\"tokens\": \"1,2\""}) EXPECT_THAT(head, HasSubstr(key));
+  for (const char* key : {"model_digest", "numerics", "device", "version", "\"tokens\": \"1,2\""})
+    EXPECT_THAT(head, HasSubstr(key));
 }
 
 TEST(Chat, PipedLinesAreTurnsAndPrefixesAreReused) {
@@ -350,7 +371,9 @@ TEST(Chat, SystemMessageAndTemplateVariables) {
 }
 
 TEST(Bench, DecodeReportsWhatItMeasured) {
-  const ShellResult r = run_shell("$P bench decode " + kModel + " --budgets 7MiB,64MiB -c 64 -n 8 --prompt-tokens 16 --repeat 2 --stream-mib 16 --json --log-level error");
+  const ShellResult r =
+      run_shell("$P bench decode " + kModel +
+                " --budgets 7MiB,64MiB -c 64 -n 8 --prompt-tokens 16 --repeat 2 --stream-mib 16 --json --log-level error");
   ASSERT_EQ(r.exit_code, kExitOk) << r.err;
   const Json j = json_of(r.out);
   ASSERT_EQ(at(j, "runs").as_array().size(), 2u);

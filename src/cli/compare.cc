@@ -16,7 +16,9 @@ namespace {
 constexpr const char* kName = "compare";
 
 // JSON knows no infinity: a limit that is off, or a distance that is infinite, is null.
-Json number(double v) { return std::isfinite(v) ? Json(v) : Json(); }
+Json number(double v) {
+  return std::isfinite(v) ? Json(v) : Json();
+}
 
 std::string shape_text(const std::vector<int64_t>& shape) {
   std::string text = "[";
@@ -32,37 +34,45 @@ void print_text(const TraceReader& a, const TraceReader& b, const Comparison& c,
   for (const TensorDistance& t : c.tensors) {
     identical += t.bit_identical;
     if (t.bit_identical && !all && t.failure.empty()) continue;
-    std::printf("%c %-30s %-16s %11.3g %11.3g %11.3g %10.7f%s%s%s\n", t.failure.empty() ? ' ' : '!', t.name.c_str(), shape_text(t.shape).c_str(), t.max_abs,
-                t.max_rel, t.row_relative, t.cosine, t.nonfinite_a + t.nonfinite_b > 0 ? format("  non-finite {} / {}", t.nonfinite_a, t.nonfinite_b).c_str() : "",
-                t.rows_left_out > 0 ? format("  {} rows left out", t.rows_left_out).c_str() : "", t.failure.empty() ? "" : ("  " + t.failure).c_str());
+    std::printf("%c %-30s %-16s %11.3g %11.3g %11.3g %10.7f%s%s%s\n", t.failure.empty() ? ' ' : '!', t.name.c_str(),
+                shape_text(t.shape).c_str(), t.max_abs, t.max_rel, t.row_relative, t.cosine,
+                t.nonfinite_a + t.nonfinite_b > 0 ? format("  non-finite {} / {}", t.nonfinite_a, t.nonfinite_b).c_str() : "",
+                t.rows_left_out > 0 ? format("  {} rows left out", t.rows_left_out).c_str() : "",
+                t.failure.empty() ? "" : ("  " + t.failure).c_str());
   }
-  if (identical > 0) std::printf("  %zu of %zu tensors are bit-identical%s\n", identical, c.tensors.size(), all ? "" : " (--all lists them)");
+  if (identical > 0)
+    std::printf("  %zu of %zu tensors are bit-identical%s\n", identical, c.tensors.size(), all ? "" : " (--all lists them)");
   if (c.logits) {
     const LogitsDistance& l = *c.logits;
     std::printf("%c logits: KL mean %.3g max %.3g nats; same most likely token in %lld of %lld rows, %lld near ties%s%s\n",
-                l.failure.empty() ? ' ' : '!', l.kl_mean, l.kl_max, static_cast<long long>(l.top1_same), static_cast<long long>(l.compared),
-                static_cast<long long>(l.near_ties), l.failure.empty() ? "" : ": ", l.failure.c_str());
+                l.failure.empty() ? ' ' : '!', l.kl_mean, l.kl_max, static_cast<long long>(l.top1_same),
+                static_cast<long long>(l.compared), static_cast<long long>(l.near_ties), l.failure.empty() ? "" : ": ",
+                l.failure.c_str());
   }
   int64_t rows = 0, different = 0;
   for (const RouterDistance& r : c.routers) {
     rows += r.rows;
     different += r.different;
     if (r.different > 0) {
-      std::printf("%c router of layer %d: %lld of %lld rows chose other experts, %lld excused, largest margin %.3g\n", r.failure.empty() ? ' ' : '!', r.layer,
-                  static_cast<long long>(r.different), static_cast<long long>(r.rows), static_cast<long long>(r.excused), r.max_margin);
+      std::printf("%c router of layer %d: %lld of %lld rows chose other experts, %lld excused, largest margin %.3g\n",
+                  r.failure.empty() ? ' ' : '!', r.layer, static_cast<long long>(r.different), static_cast<long long>(r.rows),
+                  static_cast<long long>(r.excused), r.max_margin);
     }
   }
-  if (rows > 0) std::printf("  router: the same experts in %lld of %lld rows\n", static_cast<long long>(rows - different), static_cast<long long>(rows));
+  if (rows > 0)
+    std::printf("  router: the same experts in %lld of %lld rows\n", static_cast<long long>(rows - different),
+                static_cast<long long>(rows));
   for (const auto* list : {&c.only_a, &c.only_b}) {
     if (!list->empty()) {
-      std::printf("  only in %s: %zu tensors, %s%s\n", (list == &c.only_a ? a : b).path().c_str(), list->size(), list->front().c_str(),
-                  list->size() > 1 ? ", ..." : "");
+      std::printf("  only in %s: %zu tensors, %s%s\n", (list == &c.only_a ? a : b).path().c_str(), list->size(),
+                  list->front().c_str(), list->size() > 1 ? ", ..." : "");
     }
   }
   if (c.ok) {
     std::printf("ok\n");
   } else {
-    std::printf("MISMATCH%s%s\n", c.first_divergence.empty() ? ": not the same tensors" : ", first at ", c.first_divergence.c_str());
+    std::printf("MISMATCH%s%s\n", c.first_divergence.empty() ? ": not the same tensors" : ", first at ",
+                c.first_divergence.c_str());
   }
 }
 
@@ -168,13 +178,17 @@ Json to_json(const TraceReader& a, const TraceReader& b, const Comparison& c) {
 }  // namespace
 
 int run_compare(int argc, char** argv) {
-  ArgParser args(kName, "Compare a trace with a reference, tensor by tensor: distances, KL divergence, routing. Exit code 1 when beyond the limits.",
-                 "  pointsman compare ours.safetensors transformers.safetensors\n"
-                 "  pointsman compare bf16.safetensors fp32.safetensors --profile bf16 --json\n"
-                 "Profiles: fp32 (default), bf16, strict, torch, ascend-community. A limit given as a flag replaces the profile's.\n");
+  ArgParser args(
+      kName,
+      "Compare a trace with a reference, tensor by tensor: distances, KL divergence, routing. Exit code 1 when beyond the "
+      "limits.",
+      "  pointsman compare ours.safetensors transformers.safetensors\n"
+      "  pointsman compare bf16.safetensors fp32.safetensors --profile bf16 --json\n"
+      "Profiles: fp32 (default), bf16, strict, torch, ascend-community. A limit given as a flag replaces the profile's.\n");
   std::string path_a, path_b, profile = "fp32";
   bool json = false, all = false, common = false;
-  double logits_abs = 0, row_relative = 0, kl_mean = 0, kl_max = 0, min_top1 = 0, min_cosine = 0, tie_margin = 0, router_margin = 0;
+  double logits_abs = 0, row_relative = 0, kl_mean = 0, kl_max = 0, min_top1 = 0, min_cosine = 0, tie_margin = 0,
+         router_margin = 0;
   LogFlags log;
   args.positional("A", path_a, "trace that is judged (.safetensors)");
   args.positional("B", path_b, "reference (.safetensors)");
@@ -193,7 +207,8 @@ int run_compare(int argc, char** argv) {
   log.declare(args);
   if (auto code = args.parse(argc, argv)) return *code;
   if (auto code = log.apply(kName)) return *code;
-  if (const Result<CompareLimits> probe = compare_profile(profile, ""); !probe.ok()) return usage_error(kName, probe.status().with_context("--profile"));
+  if (const Result<CompareLimits> probe = compare_profile(profile, ""); !probe.ok())
+    return usage_error(kName, probe.status().with_context("--profile"));
   Result<std::unique_ptr<TraceReader>> a = TraceReader::open(FileSystem::real(), path_a);
   if (!a.ok()) return report(kName, a.status());
   Result<std::unique_ptr<TraceReader>> b = TraceReader::open(FileSystem::real(), path_b);

@@ -11,7 +11,9 @@ namespace {
 
 // Stands for a guarded message while the template runs. Private-use characters: a template treats them as text, and no trimming
 // touches them.
-std::string stand_in(size_t i) { return format("\xEE\x80\x80{}\xEE\x80\x81", i); }
+std::string stand_in(size_t i) {
+  return format("\xEE\x80\x80{}\xEE\x80\x81", i);
+}
 
 TemplateClock clock_now() {
   const std::time_t now = std::time(nullptr);
@@ -71,7 +73,8 @@ Result<std::vector<int32_t>> Conversation::ids() const {
     const size_t at = rendered.find(name, done);
     // A template that drops, repeats or reorders messages cannot be guarded.
     if (at == std::string::npos || rendered.find(name, at + 1) != std::string::npos) {
-      return error(StatusCode::kUnsupported, "a message holds the text of a control token, and this chat template does not pass messages on as they are");
+      return error(StatusCode::kUnsupported,
+                   "a message holds the text of a control token, and this chat template does not pass messages on as they are");
     }
     PM_RETURN_IF_ERROR(append(std::string_view(rendered).substr(done, at - done), markup));
     PM_RETURN_IF_ERROR(append(*guarded[i], plain));

@@ -3,8 +3,8 @@
 // A conversation as the model sees it: messages through the chat template into token ids.
 //
 // An injection boundary: what a user typed must not become a control token. When a message holds the text of an added token
-// ("<|im_end|>"), that message is encoded on its own with all added tokens off; otherwise the rendered prompt is encoded whole, as
-// transformers does.
+// ("<|im_end|>"), that message is encoded on its own with all added tokens off; otherwise the rendered prompt is encoded whole,
+// as transformers does.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ class Conversation {
   void add_user(std::string text) { messages_.push_back({true, std::move(text)}); }
   void add_assistant(std::string text) { messages_.push_back({false, std::move(text)}); }
   void drop_last() { messages_.pop_back(); }
-  void clear() { messages_.clear(); }   // the system message stays
+  void clear() { messages_.clear(); }  // the system message stays
   size_t num_messages() const { return messages_.size(); }
 
   // The whole prompt, with the beginning of the answer.

@@ -34,9 +34,12 @@ std::optional<int> LogFlags::apply(std::string_view command) const {
 
 Status set_up_log(std::string_view level, std::string_view format) {
   LogLevel least = LogLevel::kWarning;
-  if (level == "debug") least = LogLevel::kDebug;
-  else if (level == "info") least = LogLevel::kInfo;
-  else if (level == "error") least = LogLevel::kError;
+  if (level == "debug")
+    least = LogLevel::kDebug;
+  else if (level == "info")
+    least = LogLevel::kInfo;
+  else if (level == "error")
+    least = LogLevel::kError;
   else if (!level.empty() && level != "warning") {
     return error(StatusCode::kInvalidArgument, "log level '{}': expected debug, info, warning or error", level);
   }
@@ -54,8 +57,8 @@ Status set_up_log(std::string_view level, std::string_view format) {
       j.set("message", line);
       std::fprintf(stderr, "%s\n", j.dump().c_str());
     } else {
-      std::fprintf(stderr, "pointsman: %s%s%.*s\n", line_level == LogLevel::kInfo ? "" : name, line_level == LogLevel::kInfo ? "" : ": ",
-                   static_cast<int>(line.size()), line.data());
+      std::fprintf(stderr, "pointsman: %s%s%.*s\n", line_level == LogLevel::kInfo ? "" : name,
+                   line_level == LogLevel::kInfo ? "" : ": ", static_cast<int>(line.size()), line.data());
     }
   });
   return ok_status();
@@ -63,15 +66,18 @@ Status set_up_log(std::string_view level, std::string_view format) {
 
 void EngineFlags::declare(ArgParser& args) {
   args.positional("MODEL,-m,--model", model, "Hugging Face model folder");
-  args.option("--memory", memory, "memory budget: 12GiB, 700MiB, bytes (default: 80 % of what the machine or container has left)");
+  args.option("--memory", memory,
+              "memory budget: 12GiB, 700MiB, bytes (default: 80 % of what the machine or container has left)");
   args.option("-t,--threads", threads, "compute threads (default: all CPUs)");
   args.option("-c,--ctx-size", context, "context length in tokens (default: the model's, at most 4096)");
   args.option("--numerics", numerics, "bf16 (default) or fp32 (parity with transformers)");
   args.option("--prefill-chunk", prefill_chunk, "tokens per pass of prefill (default: what the budget allows, at most 512)");
-  args.list("--place", place, "PATTERN=pinned|resident|on-demand, e.g. 'layers.0.experts=pinned'; repeatable, the last match wins");
+  args.list("--place", place,
+            "PATTERN=pinned|resident|on-demand, e.g. 'layers.0.experts=pinned'; repeatable, the last match wins");
   args.option("--policy", policy, "which expert leaves: lru_per_layer (default), lru");
   args.option("--readers", readers, "threads that read and verify experts (default: 4)");
-  args.option("--router-guard", router_guard, "when routing weights are not finite or do not sum to 1: refuse (default) or uniform");
+  args.option("--router-guard", router_guard,
+              "when routing weights are not finite or do not sum to 1: refuse (default) or uniform");
   args.option("--route-noise", route_noise, "add Gumbel noise with this seed to the routes (default: none)");
   args.flag("--require-lock", require_lock, "refuse a model without pointsman.lock.json");
   args.flag("--no-fallback", no_fallback, "a missing kernel is an error instead of a counted run of the reference");
@@ -90,8 +96,13 @@ Result<EngineOptions> EngineFlags::options() const {
   PM_RETURN_IF_ERROR(range("--ctx-size", context, 0, INT64_C(1) << 31));
   PM_RETURN_IF_ERROR(range("--prefill-chunk", prefill_chunk, 0, INT64_C(1) << 20));
   PM_RETURN_IF_ERROR(range("--route-noise", route_noise, -1, INT64_MAX));
-  EngineOptions o{.model_dir = model, .num_threads = static_cast<int>(threads), .context_length = context, .prefill_chunk = prefill_chunk,
-                  .policy = policy, .num_readers = static_cast<int>(readers), .device = device};
+  EngineOptions o{.model_dir = model,
+                  .num_threads = static_cast<int>(threads),
+                  .context_length = context,
+                  .prefill_chunk = prefill_chunk,
+                  .policy = policy,
+                  .num_readers = static_cast<int>(readers),
+                  .device = device};
   if (!memory.empty()) {
     Result<uint64_t> bytes = parse_bytes(memory);
     if (!bytes.ok()) return bytes.status().with_context("--memory");
@@ -149,7 +160,8 @@ Result<Environment> read_environment(char** variables) {
     } else if (name == "POINTSMAN_LOG_LEVEL") {
       env.log_level = value;
     } else {
-      return error(StatusCode::kInvalidArgument, "unknown environment variable {}: known are POINTSMAN_IO, POINTSMAN_ISA, POINTSMAN_LOG_LEVEL", name);
+      return error(StatusCode::kInvalidArgument,
+                   "unknown environment variable {}: known are POINTSMAN_IO, POINTSMAN_ISA, POINTSMAN_LOG_LEVEL", name);
     }
   }
   return env;

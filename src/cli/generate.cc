@@ -17,12 +17,12 @@ double seconds_since(std::chrono::steady_clock::time_point t) {
 
 }  // namespace
 
-Status generate(Session& session, Sampler& sampler, StreamingDetokenizer* text, std::span<const int32_t> prompt, const GenerateOptions& options,
-                FunctionRef<bool(std::string_view)> on_text, Generation& out) {
+Status generate(Session& session, Sampler& sampler, StreamingDetokenizer* text, std::span<const int32_t> prompt,
+                const GenerateOptions& options, FunctionRef<bool(std::string_view)> on_text, Generation& out) {
   const auto start = std::chrono::steady_clock::now();
   if (static_cast<int64_t>(prompt.size()) > session.context_length() - session.position()) {
-    return error(StatusCode::kInvalidArgument, "a prompt of {} tokens after {}: the context holds {}; raise --ctx-size", prompt.size(),
-                 session.position(), session.context_length());
+    return error(StatusCode::kInvalidArgument, "a prompt of {} tokens after {}: the context holds {}; raise --ctx-size",
+                 prompt.size(), session.position(), session.context_length());
   }
   out.ids.reserve(static_cast<size_t>(std::min(options.max_tokens, session.context_length())));
   out.in_session.reserve(static_cast<size_t>(session.context_length() - session.position()));

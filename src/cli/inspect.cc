@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// pointsman inspect: what a checkpoint is, from its headers alone. Shows as much as it can: a config that is refused does not hide the
-// tensors, nor the other way round.
+// pointsman inspect: what a checkpoint is, from its headers alone. Shows as much as it can: a config that is refused does not
+// hide the tensors, nor the other way round.
 #include <cstdio>
 #include <map>
 #include <optional>
@@ -61,8 +61,11 @@ void look_at_lock(Inspection& i, ExpertCatalogue* experts) {
 }
 
 ExpertSummary summarize(const ExpertCatalogue& c) {
-  ExpertSummary s{.layers = c.num_layers(), .experts_per_layer = c.num_experts(), .first_layer = c.layer_id(0),
-                  .last_layer = c.layer_id(c.num_layers() - 1), .smallest_bytes = UINT64_MAX};
+  ExpertSummary s{.layers = c.num_layers(),
+                  .experts_per_layer = c.num_experts(),
+                  .first_layer = c.layer_id(0),
+                  .last_layer = c.layer_id(c.num_layers() - 1),
+                  .smallest_bytes = UINT64_MAX};
   for (int l = 0; l < c.num_layers(); ++l) {
     for (int e = 0; e < c.num_experts(); ++e) {
       const ExpertInfo& info = c.at(l, e);
@@ -118,7 +121,9 @@ Inspection inspect(const std::string& model) {
   return i;
 }
 
-std::string human(uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
+std::string human(uint64_t bytes) {
+  return human_bytes(static_cast<double>(bytes));
+}
 
 void print_text(const Inspection& i) {
   std::printf("%s\n", i.model.c_str());
@@ -127,33 +132,39 @@ void print_text(const Inspection& i) {
     for (const ModelConfig::Origin& o : i.config->origins) {
       std::printf("  %-26s %-18s %s\n", o.key.c_str(), o.value.c_str(), o.source.c_str());
     }
-    for (const std::string& key : i.config->ignored_keys) std::printf("  %-26s %-18s without effect on the result\n", key.c_str(), "ignored");
+    for (const std::string& key : i.config->ignored_keys)
+      std::printf("  %-26s %-18s without effect on the result\n", key.c_str(), "ignored");
     for (const std::string& w : i.config->warnings) std::printf("  warning: %s\n", w.c_str());
   }
   if (i.checkpoint != nullptr) {
     std::printf("\ntensors %20llu tensors %12s  %.3f G parameters\n", static_cast<unsigned long long>(i.total.tensors),
                 human(i.total.bytes).c_str(), static_cast<double>(i.total.elements) * 1e-9);
     for (const auto& [name, s] : i.dtypes) {
-      std::printf("  %-10s %15llu tensors %12s\n", name.c_str(), static_cast<unsigned long long>(s.tensors), human(s.bytes).c_str());
+      std::printf("  %-10s %15llu tensors %12s\n", name.c_str(), static_cast<unsigned long long>(s.tensors),
+                  human(s.bytes).c_str());
     }
   }
   if (i.dense_tensors > 0) {
-    std::printf("\ndense   %20llu tensors %12s  in memory\n", static_cast<unsigned long long>(i.dense_tensors), human(i.dense_device_bytes).c_str());
+    std::printf("\ndense   %20llu tensors %12s  in memory\n", static_cast<unsigned long long>(i.dense_tensors),
+                human(i.dense_device_bytes).c_str());
   }
   if (i.experts) {
     const ExpertSummary& e = *i.experts;
-    std::printf("experts %20lld experts %12s  %d layers (%d to %d) of %d, %s each, [%lld, %lld]", static_cast<long long>(e.layers) * e.experts_per_layer,
-                human(e.total_bytes).c_str(), e.layers, e.first_layer, e.last_layer, e.experts_per_layer, human(e.largest_bytes).c_str(),
-                static_cast<long long>(e.intermediate), static_cast<long long>(e.hidden));
+    std::printf("experts %20lld experts %12s  %d layers (%d to %d) of %d, %s each, [%lld, %lld]",
+                static_cast<long long>(e.layers) * e.experts_per_layer, human(e.total_bytes).c_str(), e.layers, e.first_layer,
+                e.last_layer, e.experts_per_layer, human(e.largest_bytes).c_str(), static_cast<long long>(e.intermediate),
+                static_cast<long long>(e.hidden));
     for (const auto& [dtype, count] : e.by_dtype) std::printf(" %s", dtype.c_str());
     std::printf("\n");
   }
   for (const std::string& n : i.notes) std::printf("  note: %s\n", n.c_str());
   if (i.checkpoint != nullptr) {
     std::printf("\nfiles\n");
-    for (const CheckpointFile& f : i.checkpoint->files()) std::printf("  %-40s %12s\n", f.name.c_str(), human(f.info.size_bytes).c_str());
+    for (const CheckpointFile& f : i.checkpoint->files())
+      std::printf("  %-40s %12s\n", f.name.c_str(), human(f.info.size_bytes).c_str());
   }
-  std::printf("\nlock    %s%s%s\n", i.lock_state.c_str(), i.lock_digest.empty() ? "" : ", model digest ", i.lock_digest.c_str());
+  std::printf("\nlock    %s%s%s\n", i.lock_state.c_str(), i.lock_digest.empty() ? "" : ", model digest ",
+              i.lock_digest.c_str());
   for (const Status& s : i.refusals) std::printf("\nREFUSED %s\n", s.to_string().c_str());
 }
 
@@ -245,10 +256,11 @@ Json to_json(const Inspection& i) {
 }  // namespace
 
 int run_inspect(int argc, char** argv) {
-  ArgParser args(kName, "What a checkpoint holds, where every config value comes from, and why it would be refused. Reads headers only.",
-                 "  pointsman inspect MODEL\n"
-                 "  pointsman inspect MODEL --json | jq '.config[] | select(.key == \"rope_theta\")'\n"
-                 "Exit code 3 when something is refused; everything that could be read is shown all the same.\n");
+  ArgParser args(
+      kName, "What a checkpoint holds, where every config value comes from, and why it would be refused. Reads headers only.",
+      "  pointsman inspect MODEL\n"
+      "  pointsman inspect MODEL --json | jq '.config[] | select(.key == \"rope_theta\")'\n"
+      "Exit code 3 when something is refused; everything that could be read is shown all the same.\n");
   std::string model;
   bool json = false;
   LogFlags log;

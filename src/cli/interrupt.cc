@@ -11,7 +11,9 @@ namespace {
 std::atomic<bool> interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
-void on_signal(int) { interrupted = true; }
+void on_signal(int) {
+  interrupted = true;
+}
 
 }  // namespace
 
@@ -23,7 +25,9 @@ void catch_interrupts() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-bool was_interrupted() { return interrupted; }
+bool was_interrupted() {
+  return interrupted;
+}
 
 void reset_interrupt() {
   interrupted = false;

@@ -9,7 +9,8 @@ namespace pointsman::cli {
 
 Result<std::unique_ptr<Engine>> load_with_progress(const EngineOptions& options, bool show_progress) {
   Progress bar("loading", Progress::Unit::kBytes, show_progress);
-  return Engine::load(options, [](void* user, uint64_t done, uint64_t total) { static_cast<Progress*>(user)->update(done, total); }, &bar);
+  return Engine::load(
+      options, [](void* user, uint64_t done, uint64_t total) { static_cast<Progress*>(user)->update(done, total); }, &bar);
 }
 
 int64_t num_token_ids(const Engine& engine) {

@@ -48,13 +48,15 @@ void report_changes(const LockFile& before, const LockFile& now) {
   count(before.tensors, now.tensors);
   count(before.experts, now.experts);
   if (changed > 0) {
-    log_warning("{} entries of the previous {} (of {}) are different or gone; the first is {}", changed, kLockFileName, before.created, first);
+    log_warning("{} entries of the previous {} (of {}) are different or gone; the first is {}", changed, kLockFileName,
+                before.created, first);
   }
 }
 
 int write_lock(const std::string& model, int threads, bool json, Progress& bar) {
   FileSystem& fs = FileSystem::real();
-  Result<LockFile> lock = make_lock(fs, model, threads, [&bar](uint64_t done, uint64_t total) { return show(bar, done, total); });
+  Result<LockFile> lock =
+      make_lock(fs, model, threads, [&bar](uint64_t done, uint64_t total) { return show(bar, done, total); });
   bar.finish();
   if (!lock.ok()) return report(kName, lock.status());
   lock->tool_version = PM_VERSION;
@@ -77,8 +79,8 @@ int write_lock(const std::string& model, int threads, bool json, Progress& bar) 
     j.set("bytes", bytes);
     print_json(j);
   } else {
-    std::printf("%s: %zu files, %zu dense tensors, %zu experts, %s\nmodel digest %s\n", path.c_str(), lock->files.size(), lock->tensors.size(),
-                lock->experts.size(), human_bytes(static_cast<double>(bytes)).c_str(), digest.c_str());
+    std::printf("%s: %zu files, %zu dense tensors, %zu experts, %s\nmodel digest %s\n", path.c_str(), lock->files.size(),
+                lock->tensors.size(), lock->experts.size(), human_bytes(static_cast<double>(bytes)).c_str(), digest.c_str());
   }
   return kExitOk;
 }
@@ -124,7 +126,8 @@ int check(const std::string& model, int threads, bool json, Progress& bar) {
 }  // namespace
 
 int run_lock(int argc, char** argv) {
-  ArgParser args(kName, "Write pointsman.lock.json, the SHA-256 of everything that is used of a model; or check a model against it.",
+  ArgParser args(kName,
+                 "Write pointsman.lock.json, the SHA-256 of everything that is used of a model; or check a model against it.",
                  "  pointsman lock MODEL\n"
                  "  pointsman lock MODEL --check\n"
                  "Exit code 1 when --check finds a difference; every one is listed.\n");

@@ -42,7 +42,8 @@ constexpr Command kCommands[] = {
 };
 
 void print_usage(std::FILE* out) {
-  std::fprintf(out, "Pointsman runs Mixture-of-Experts models from Hugging Face checkpoints under a memory budget that is kept.\n\n");
+  std::fprintf(
+      out, "Pointsman runs Mixture-of-Experts models from Hugging Face checkpoints under a memory budget that is kept.\n\n");
   std::fprintf(out, "usage: pointsman COMMAND [options]\n\n");
   for (const Command& c : kCommands) std::fprintf(out, "  %-9s %s\n", c.name, c.summary);
   std::fprintf(out, "\n'pointsman COMMAND --help' has options and examples.\n");
@@ -66,14 +67,16 @@ int unknown_command(std::string_view name) {
   const auto nearest = std::min_element(std::begin(kCommands), std::end(kCommands), [&](const Command& a, const Command& b) {
     return edit_distance(name, a.name) < edit_distance(name, b.name);
   });
-  std::fprintf(stderr, "pointsman: there is no command '%.*s'", static_cast<int>(std::min<size_t>(name.size(), 60)), name.data());
+  std::fprintf(stderr, "pointsman: there is no command '%.*s'", static_cast<int>(std::min<size_t>(name.size(), 60)),
+               name.data());
   if (edit_distance(name, nearest->name) <= 2) std::fprintf(stderr, "; did you mean '%s'?", nearest->name);
   std::fprintf(stderr, "\nRun 'pointsman --help' for the list.\n");
   return kExitUsage;
 }
 
 int dispatch(int argc, char** argv) {
-  // Freed memory must go back to the system at once, or peak RSS would not be what the ledger says: one arena, no growing threshold.
+  // Freed memory must go back to the system at once, or peak RSS would not be what the ledger says: one arena, no growing
+  // threshold.
   mallopt(M_ARENA_MAX, 1);
   mallopt(M_MMAP_THRESHOLD, 128 * 1024);
   mallopt(M_TRIM_THRESHOLD, 128 * 1024);

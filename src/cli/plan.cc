@@ -20,8 +20,8 @@ constexpr const char* kName = "plan";
 struct Speed {
   double dram_gbps = 20, disk_gbps = 2;
 
-  // Decode reads every active weight once from memory, and what is not resident from disk before that. The two are added: an upper
-  // bound of the time, since the engine overlaps them where routing allows.
+  // Decode reads every active weight once from memory, and what is not resident from disk before that. The two are added: an
+  // upper bound of the time, since the engine overlaps them where routing allows.
   double tokens_per_s(const MemoryPlan& p) const {
     const double s = static_cast<double>(p.active_weight_bytes_per_token) / (dram_gbps * 1e9) +
                      static_cast<double>(p.expected_disk_bytes_per_token) / (disk_gbps * 1e9);
@@ -29,18 +29,21 @@ struct Speed {
   }
 };
 
-std::string human(uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
+std::string human(uint64_t bytes) {
+  return human_bytes(static_cast<double>(bytes));
+}
 
 void print_text(const std::string& model, const MemoryPlan& p, const Speed& speed) {
   std::printf("%s\n\n", model.c_str());
   for (const PlanItem& i : p.items) std::printf("  %-14s %12s  %s\n", i.name.c_str(), human(i.bytes).c_str(), i.detail.c_str());
   std::printf("  %-14s %12s\n\n", "total", human(p.total_bytes).c_str());
-  std::printf("  budget          %12s  %llu bytes%s\n", human(p.budget_bytes).c_str(), static_cast<unsigned long long>(p.budget_bytes),
-              p.fits() ? "" : ": TOO SMALL");
+  std::printf("  budget          %12s  %llu bytes%s\n", human(p.budget_bytes).c_str(),
+              static_cast<unsigned long long>(p.budget_bytes), p.fits() ? "" : ": TOO SMALL");
   std::printf("  smallest budget %12s  %llu bytes\n", human(p.smallest_budget_bytes).c_str(),
               static_cast<unsigned long long>(p.smallest_budget_bytes));
   std::printf("  all resident    %12s  nothing is evicted from here on\n", human(p.full_residency_bytes).c_str());
-  std::printf("  beside it       %12s  at most, for the program, its libraries and libc\n\n", human(kProcessOverheadBytes).c_str());
+  std::printf("  beside it       %12s  at most, for the program, its libraries and libc\n\n",
+              human(kProcessOverheadBytes).c_str());
   std::printf("placement\n");
   for (const UnitGroup& g : group_units(p.units)) {
     std::printf("  %-28s %-10s %12s%s\n", g.name.c_str(), placement_name(g.placement), human(g.bytes).c_str(),
@@ -49,8 +52,9 @@ void print_text(const std::string& model, const MemoryPlan& p, const Speed& spee
   std::printf("\nper token\n  weights read    %12s  of them from disk %s, when hits are as likely as slots\n",
               human(p.active_weight_bytes_per_token).c_str(), human(p.expected_disk_bytes_per_token).c_str());
   std::printf("  KV cache        %12s\n", human(p.kv_bytes_per_token).c_str());
-  std::printf("  expected speed  %8.1f tokens/s, assuming %.1f GB/s of memory and %.1f GB/s of disk (--dram-gbps, --disk-gbps)\n",
-              speed.tokens_per_s(p), speed.dram_gbps, speed.disk_gbps);
+  std::printf(
+      "  expected speed  %8.3g tokens/s, assuming %.1f GB/s of memory and %.1f GB/s of disk (--dram-gbps, --disk-gbps)\n",
+      speed.tokens_per_s(p), speed.dram_gbps, speed.disk_gbps);
 }
 
 Json plan_json(const std::string& model, const MemoryPlan& p, const Speed& speed) {
@@ -114,7 +118,8 @@ int run_plan(int argc, char** argv) {
   args.option("--disk-gbps", speed.disk_gbps, "disk bandwidth to assume (default: 2)");
   args.flag("--json", json, "one JSON object");
   if (auto code = args.parse(argc, argv)) return *code;
-  if (!(speed.dram_gbps > 0) || !(speed.disk_gbps > 0)) return usage_error(kName, "--dram-gbps and --disk-gbps: expected more than 0");
+  if (!(speed.dram_gbps > 0) || !(speed.disk_gbps > 0))
+    return usage_error(kName, "--dram-gbps and --disk-gbps: expected more than 0");
   EngineOptions options;
   if (auto code = flags.resolve(kName, options)) return *code;
   const Result<MemoryPlan> plan = Engine::plan(options);
@@ -125,8 +130,9 @@ int run_plan(int argc, char** argv) {
     print_text(options.model_dir, *plan, speed);
   }
   if (plan->fits()) return kExitOk;
-  return report(kName, error(StatusCode::kBudgetExceeded, "the smallest budget is {} bytes ({}), {} more than {}", plan->smallest_budget_bytes,
-                             human(plan->smallest_budget_bytes), human(plan->smallest_budget_bytes - plan->budget_bytes), human(plan->budget_bytes)));
+  return report(kName, error(StatusCode::kBudgetExceeded, "the smallest budget is {} bytes ({}), {} more than {}",
+                             plan->smallest_budget_bytes, human(plan->smallest_budget_bytes),
+                             human(plan->smallest_budget_bytes - plan->budget_bytes), human(plan->budget_bytes)));
 }
 
 }  // namespace pointsman::cli

@@ -11,11 +11,11 @@
 namespace pointsman::cli {
 namespace {
 
-using testing::run_shell;
-using testing::ShellResult;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using testing::run_shell;
+using testing::ShellResult;
 
 constexpr const char* kModel = "tests/golden/qwen3_moe_base";
 
@@ -36,7 +36,8 @@ TEST(Program, HelpGoesToStdout) {
 }
 
 TEST(Program, EveryCommandHasHelpWithExamples) {
-  for (const std::string command : {"bench", "bench decode", "bench io", "bench ops", "chat", "compare", "inspect", "lock", "plan", "run", "trace", "version"}) {
+  for (const std::string command : {"bench", "bench decode", "bench io", "bench ops", "chat", "compare", "inspect", "lock",
+                                    "plan", "run", "trace", "version"}) {
     const ShellResult r = run_shell("$P " + command + " --help");
     EXPECT_EQ(r.exit_code, kExitOk) << command;
     EXPECT_THAT(r.out, HasSubstr("Examples:")) << command;
@@ -146,13 +147,15 @@ TEST(Program, EnvironmentIsCheckedAsStrictlyAsFlags) {
   for (const char* bad : {"POINTSMAN_IO=uring", "POINTSMAN_IO=mmap", "POINTSMAN_ISA=sse9", "POINTSMAN_LOG_LEVEL=loud"}) {
     EXPECT_EQ(run_shell(std::string(bad) + " $P version").exit_code, kExitUsage) << bad;
   }
-  for (const char* good : {"POINTSMAN_IO=auto", "POINTSMAN_IO=pread", "POINTSMAN_ISA=scalar", "POINTSMAN_LOG_LEVEL=debug", "POINTSMAN_IO=", "POINTSMANX=1"}) {
+  for (const char* good : {"POINTSMAN_IO=auto", "POINTSMAN_IO=pread", "POINTSMAN_ISA=scalar", "POINTSMAN_LOG_LEVEL=debug",
+                           "POINTSMAN_IO=", "POINTSMANX=1"}) {
     EXPECT_EQ(run_shell(std::string(good) + " $P version").exit_code, kExitOk) << good;
   }
 }
 
 TEST(Program, LogLinesAsJson) {
-  const ShellResult r = run_shell(std::string("$P run ") + kModel + " --tokens 5 -n 1 --greedy --log-format json --log-level info --stats none");
+  const ShellResult r =
+      run_shell(std::string("$P run ") + kModel + " --tokens 5 -n 1 --greedy --log-format json --log-level info --stats none");
   EXPECT_EQ(r.exit_code, kExitOk);
   ASSERT_THAT(r.err, Not(IsEmpty()));
   for (size_t at = 0; at < r.err.size();) {

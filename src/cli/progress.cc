@@ -37,7 +37,9 @@ int terminal_width() {
   return 80;
 }
 
-std::string amount(Progress::Unit unit, double n) { return unit == Progress::Unit::kBytes ? human_bytes(n) : format("{:.0f}", n); }
+std::string amount(Progress::Unit unit, double n) {
+  return unit == Progress::Unit::kBytes ? human_bytes(n) : format("{:.0f}", n);
+}
 
 // What both forms say after the bar.
 std::string numbers(Progress::Unit unit, uint64_t done, uint64_t total, double seconds) {
@@ -56,13 +58,15 @@ std::string numbers(Progress::Unit unit, uint64_t done, uint64_t total, double s
 Progress::Progress(std::string label, Unit unit, bool enabled)
     : label_(std::move(label)), unit_(unit), enabled_(enabled), terminal_(enabled && is_terminal()) {}
 
-std::string Progress::bar_line(const std::string& label, Unit unit, uint64_t done, uint64_t total, double seconds, int width, bool color) {
+std::string Progress::bar_line(const std::string& label, Unit unit, uint64_t done, uint64_t total, double seconds, int width,
+                               bool color) {
   done = std::min(done, total);
   const std::string text = numbers(unit, done, total, seconds);
   // One column stays free: a full line would wrap on some terminals.
   const int room = width - 1 - static_cast<int>(label.size() + text.size()) - 5;
   if (room < 5) return (label + " " + text).substr(0, static_cast<size_t>(std::max(width - 1, 1)));
-  const int filled = total > 0 ? static_cast<int>(static_cast<double>(room) * static_cast<double>(done) / static_cast<double>(total)) : room;
+  const int filled =
+      total > 0 ? static_cast<int>(static_cast<double>(room) * static_cast<double>(done) / static_cast<double>(total)) : room;
   std::string bar(static_cast<size_t>(filled), '=');
   if (filled < room) bar += '>';
   bar.resize(static_cast<size_t>(room), ' ');

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Progress of long work, on stderr. On a terminal a bar that redraws itself (as wide as COLUMNS or the window, without colour when
-// NO_COLOR is set) and leaves nothing behind; elsewhere a plain line every few seconds, so that short work prints nothing.
+// Progress of long work, on stderr. On a terminal a bar that redraws itself (as wide as COLUMNS or the window, without colour
+// when NO_COLOR is set) and leaves nothing behind; elsewhere a plain line every few seconds, so that short work prints nothing.
 //
 // update() is thread-safe.
 #pragma once
@@ -27,7 +27,8 @@ class Progress {
   void finish();
 
   // "loading [=====>    ] 45 %  1.20 GiB of 2.60 GiB  812 MiB/s  2 s left"; for a terminal of `width` columns.
-  static std::string bar_line(const std::string& label, Unit unit, uint64_t done, uint64_t total, double seconds, int width, bool color);
+  static std::string bar_line(const std::string& label, Unit unit, uint64_t done, uint64_t total, double seconds, int width,
+                              bool color);
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -25,7 +25,8 @@ Result<std::string> read_stdin() {
     if (n < 0) return error(StatusCode::kIo, "stdin: {}", std::strerror(errno));
     if (n == 0) return text;
     text.append(chunk, static_cast<size_t>(n));
-    if (text.size() > kMaxPromptBytes) return error(StatusCode::kUnsupported, "stdin: a prompt of more than {} bytes", kMaxPromptBytes);
+    if (text.size() > kMaxPromptBytes)
+      return error(StatusCode::kUnsupported, "stdin: a prompt of more than {} bytes", kMaxPromptBytes);
   }
 }
 
@@ -43,13 +44,15 @@ Result<std::vector<int32_t>> parse_token_list(const std::string& text) {
     int32_t id = 0;
     const auto [rest, ec] = std::from_chars(p, end, id);
     if (ec != std::errc() || id < 0) {
-      return error(StatusCode::kInvalidArgument, "--tokens '{}': expected ids like 1,2,3; wrong at character {}", text, p - text.data() + 1);
+      return error(StatusCode::kInvalidArgument, "--tokens '{}': expected ids like 1,2,3; wrong at character {}", text,
+                   p - text.data() + 1);
     }
     ids.push_back(id);
     p = rest;
     skip_blanks();
     if (p == end) return ids;
-    if (*p++ != ',') return error(StatusCode::kInvalidArgument, "--tokens '{}': expected a comma at character {}", text, p - text.data());
+    if (*p++ != ',')
+      return error(StatusCode::kInvalidArgument, "--tokens '{}': expected a comma at character {}", text, p - text.data());
   }
 }
 
@@ -77,8 +80,10 @@ Result<std::vector<int32_t>> PromptFlags::ids(const ArgParser& args, const Token
   if (args.given("--file")) {
     PM_ASSIGN_OR_RETURN(prompt, file == "-" ? read_stdin() : read_text_file(FileSystem::real(), file, kMaxPromptBytes));
   }
-  PM_ASSIGN_OR_RETURN(std::vector<int32_t> ids, tokenizer->encode(prompt, {.add_special_tokens = true, .parse_special = parse_special}));
-  if (ids.empty()) return error(StatusCode::kInvalidArgument, "the prompt is empty, and the tokenizer adds no token to begin with");
+  PM_ASSIGN_OR_RETURN(std::vector<int32_t> ids,
+                      tokenizer->encode(prompt, {.add_special_tokens = true, .parse_special = parse_special}));
+  if (ids.empty())
+    return error(StatusCode::kInvalidArgument, "the prompt is empty, and the tokenizer adds no token to begin with");
   return ids;
 }
 

@@ -19,14 +19,19 @@ int report(std::string_view command, const Status& status, bool running) {
   }
 }
 
-int usage_error(std::string_view command, const Status& status) { return usage_error(command, status.message()); }
+int usage_error(std::string_view command, const Status& status) {
+  return usage_error(command, status.message());
+}
 
 int usage_error(std::string_view command, std::string_view message) {
-  std::fprintf(stderr, "pointsman %.*s: %.*s\nRun 'pointsman %.*s --help' for the options.\n", static_cast<int>(command.size()), command.data(),
-               static_cast<int>(message.size()), message.data(), static_cast<int>(command.size()), command.data());
+  std::fprintf(stderr, "pointsman %.*s: %.*s\nRun 'pointsman %.*s --help' for the options.\n", static_cast<int>(command.size()),
+               command.data(), static_cast<int>(message.size()), message.data(), static_cast<int>(command.size()),
+               command.data());
   return kExitUsage;
 }
 
-void print_json(const Json& json, bool indent) { std::puts(json.dump(indent ? 2 : -1).c_str()); }
+void print_json(const Json& json, bool indent) {
+  std::puts(json.dump(indent ? 2 : -1).c_str());
+}
 
 }  // namespace pointsman::cli

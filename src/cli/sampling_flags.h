@@ -19,9 +19,11 @@ struct SamplingFlags {
   int64_t top_k = 0, seed = 0;
 
   void declare(ArgParser& args);
-  // After parse(). What is not given comes from `model_dir`/generation_config.json; without one, greedy. --greedy, or --temp 0, is
-  // greedy; any other flag of sampling turns sampling on. Logged at level info. An exit code after an error that was printed.
-  std::optional<int> resolve(std::string_view command, const ArgParser& args, const std::string& model_dir, SamplerOptions& out) const;
+  // After parse(). What is not given comes from `model_dir`/generation_config.json; without one, greedy. --greedy, or --temp 0,
+  // is greedy; any other flag of sampling turns sampling on. Logged at level info. An exit code after an error that was
+  // printed.
+  std::optional<int> resolve(std::string_view command, const ArgParser& args, const std::string& model_dir,
+                             SamplerOptions& out) const;
 };
 
 Json to_json(const SamplerOptions& options);

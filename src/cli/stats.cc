@@ -54,9 +54,11 @@ std::string summary_line(const Engine& engine, const Generation& g) {
   std::string line = format("prompt {} tokens {:.1f}/s | generated {} tokens {:.1f}/s | first token {:.2f} s", g.prompt_tokens,
                             g.prompt_tokens_per_s(), g.ids.size(), g.tokens_per_s(), g.first_token_s);
   if (s.experts.hits + s.experts.misses > 0) {
-    line += format(" | experts {:.1f} % hits, {} read", 100 * hit_rate(s.experts), human_bytes(static_cast<double>(s.experts.bytes_read)));
+    line += format(" | experts {:.1f} % hits, {} read", 100 * hit_rate(s.experts),
+                   human_bytes(static_cast<double>(s.experts.bytes_read)));
   }
-  line += format(" | peak {} RSS, budget {}", human_bytes(static_cast<double>(peak_rss_bytes())), human_bytes(static_cast<double>(s.budget_bytes)));
+  line += format(" | peak {} RSS, budget {}", human_bytes(static_cast<double>(peak_rss_bytes())),
+                 human_bytes(static_cast<double>(s.budget_bytes)));
   for (const auto& [op, times] : s.fallbacks) line += format(" | {} ran on the reference kernel {} times", op, times);
   if (s.router_guard_fired > 0) line += format(" | router guard fired {} times", s.router_guard_fired);
   return line;

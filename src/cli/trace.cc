@@ -37,11 +37,12 @@ Status trace_to(Engine& engine, const std::vector<int32_t>& tokens, const TraceS
                 bool& running) {
   PM_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, engine.new_session());
   if (static_cast<int64_t>(tokens.size()) > session->context_length()) {
-    return error(StatusCode::kInvalidArgument, "{} tokens: the context holds {}; raise --ctx-size", tokens.size(), session->context_length());
+    return error(StatusCode::kInvalidArgument, "{} tokens: the context holds {}; raise --ctx-size", tokens.size(),
+                 session->context_length());
   }
   PM_ASSIGN_OR_RETURN(const std::unique_ptr<TraceWriter> writer,
-                      TraceWriter::create(FileSystem::real(), path, engine.config(), selection, static_cast<int64_t>(tokens.size()),
-                                          metadata(engine, tokens)));
+                      TraceWriter::create(FileSystem::real(), path, engine.config(), selection,
+                                          static_cast<int64_t>(tokens.size()), metadata(engine, tokens)));
   running = true;
   // In passes of the engine's own size, so that Ctrl-C is heard between them; splitting changes no bit.
   const std::span<const int32_t> all = tokens;
@@ -59,7 +60,8 @@ Status trace_to(Engine& engine, const std::vector<int32_t>& tokens, const TraceS
 }  // namespace
 
 int run_trace(int argc, char** argv) {
-  ArgParser args(kName, "Run a prompt and write what happened inside to a safetensors file: logits, router decisions, hidden states.",
+  ArgParser args(kName,
+                 "Run a prompt and write what happened inside to a safetensors file: logits, router decisions, hidden states.",
                  "  pointsman trace MODEL -p \"In the beginning\" --out a.safetensors --numerics fp32\n"
                  "  pointsman trace MODEL --tokens 1,2,3 --out a.safetensors --what logits,router\n"
                  "  pointsman compare a.safetensors b.safetensors\n");

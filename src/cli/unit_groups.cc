@@ -45,7 +45,9 @@ std::vector<UnitGroup> group_units(std::span<const PlanUnit> units) {
     size_t g = groups.size();
     if (layer) {
       for (g = 0; g < groups.size(); ++g) {
-        if (!numbers[g].empty() && suffixes[g] == layer->second && groups[g].placement == u.placement && groups[g].bytes_each == u.bytes) break;
+        if (!numbers[g].empty() && suffixes[g] == layer->second && groups[g].placement == u.placement &&
+            groups[g].bytes_each == u.bytes)
+          break;
       }
     }
     if (g == groups.size()) {

@@ -26,7 +26,8 @@ int run_version(int argc, char** argv) {
     j.set("devices", Json(Json::Array{Json("cpu")}));
     std::puts(j.dump(2).c_str());
   } else {
-    std::printf("pointsman %s (" PM_BUILD_TYPE ", compiler %s)\ncpu: %s, kernels: %s\n", PM_VERSION, __VERSION__, cpu.model_name.c_str(), isa.c_str());
+    std::printf("pointsman %s (" PM_BUILD_TYPE ", compiler %s)\ncpu: %s, kernels: %s\n", PM_VERSION, __VERSION__,
+                cpu.model_name.c_str(), isa.c_str());
   }
   return kExitOk;
 }

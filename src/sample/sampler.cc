@@ -13,7 +13,9 @@ namespace pointsman {
 namespace {
 
 // Higher score first, then lower id: a total order, so that nothing depends on the sort.
-bool better(const Candidate& a, const Candidate& b) { return a.score != b.score ? a.score > b.score : a.id < b.id; }
+bool better(const Candidate& a, const Candidate& b) {
+  return a.score != b.score ? a.score > b.score : a.id < b.id;
+}
 
 // softmax(score / temperature). The largest score is subtracted before the division: no temperature overflows.
 // REQUIRES: best first, not empty, temperature > 0.
@@ -29,7 +31,11 @@ void normalize(std::vector<Candidate>& c, double temperature) {
 }  // namespace
 
 SamplerOptions SamplerOptions::from(const GenerationDefaults& d) {
-  return {.do_sample = d.do_sample, .temperature = d.temperature, .top_k = d.top_k, .top_p = d.top_p, .min_p = d.min_p,
+  return {.do_sample = d.do_sample,
+          .temperature = d.temperature,
+          .top_k = d.top_k,
+          .top_p = d.top_p,
+          .min_p = d.min_p,
           .repetition_penalty = d.repetition_penalty};
 }
 
@@ -45,12 +51,14 @@ Result<Sampler> Sampler::make(const SamplerOptions& o, int64_t vocab_size, int64
   PM_RETURN_IF_ERROR(range("min_p", o.min_p, 0, 1));
   PM_RETURN_IF_ERROR(range("repetition_penalty", o.repetition_penalty, 1e-3, 1000));
   if (vocab_size < 1 || num_token_ids < 1) {
-    return error(StatusCode::kInvalidArgument, "vocabulary of {} rows and {} tokens: nothing to choose from", vocab_size, num_token_ids);
+    return error(StatusCode::kInvalidArgument, "vocabulary of {} rows and {} tokens: nothing to choose from", vocab_size,
+                 num_token_ids);
   }
   return Sampler(o, vocab_size, std::min(num_token_ids, vocab_size));
 }
 
-Sampler::Sampler(const SamplerOptions& o, int64_t vocab_size, int64_t num_token_ids) : options_(o), num_token_ids_(num_token_ids) {
+Sampler::Sampler(const SamplerOptions& o, int64_t vocab_size, int64_t num_token_ids)
+    : options_(o), num_token_ids_(num_token_ids) {
   candidates_.reserve(o.is_greedy() ? 1 : static_cast<size_t>(vocab_size));
   seen_.assign(static_cast<size_t>(vocab_size), false);
 }
@@ -64,7 +72,9 @@ void Sampler::observe(int32_t token) {
   if (token >= 0 && static_cast<size_t>(token) < seen_.size()) seen_[static_cast<size_t>(token)] = true;
 }
 
-void Sampler::forget_all() { seen_.assign(seen_.size(), false); }
+void Sampler::forget_all() {
+  seen_.assign(seen_.size(), false);
+}
 
 float Sampler::penalized(size_t id, float logit) const {
   if (options_.repetition_penalty == 1.0 || !seen_[id]) return logit;
@@ -93,7 +103,8 @@ Status Sampler::for_each_finite(std::span<const float> logits, Use use) {
     nonfinite_ += bad;
   }
   if (finite == 0) {
-    return error(StatusCode::kCorrupt, "none of {} logits is finite: no token can be chosen; check the weights ('pointsman lock --check')", n);
+    return error(StatusCode::kCorrupt,
+                 "none of {} logits is finite: no token can be chosen; check the weights ('pointsman lock --check')", n);
   }
   return ok_status();
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From logits to a token, with the meanings of Hugging Face `generate`: repetition penalty; then, when sampling, temperature, top-k
-// (ties survive), top-p, min-p; then one draw. Greedy ignores all but the penalty. Total over any logits: NaN and infinities are
-// never chosen; NaN and +infinity are counted and logged once; when nothing finite is left the result is an error, never token 0.
+// From logits to a token, with the meanings of Hugging Face `generate`: repetition penalty; then, when sampling, temperature,
+// top-k (ties survive), top-p, min-p; then one draw. Greedy ignores all but the penalty. Total over any logits: NaN and
+// infinities are never chosen; NaN and +infinity are counted and logged once; when nothing finite is left the result is an
+// error, never token 0.
 //
 // The draw depends on (seed, position) only, through Philox: the same text whatever the batch, the chunking or the machine.
 // Not thread-safe; one per sequence. Allocates only when made.

@@ -47,7 +47,8 @@ TEST(Sampler, KeepsWhatTransformersKeeps) {
   for (const Json& c : cases->as_array()) {
     SCOPED_TRACE("case " + std::to_string(number++));
     std::vector<float> logits;
-    for (const Json& v : c.find("logits_64ths")->as_array()) logits.push_back(v.is_null() ? -kInf : static_cast<float>(v.as_double() / 64));
+    for (const Json& v : c.find("logits_64ths")->as_array())
+      logits.push_back(v.is_null() ? -kInf : static_cast<float>(v.as_double() / 64));
     Sampler s = make({.do_sample = true,
                       .temperature = number_or(c, "temperature", 1),
                       .top_k = static_cast<int64_t>(number_or(c, "top_k", 0)),
@@ -92,8 +93,8 @@ TEST(Sampler, RepetitionPenaltyCountsOnceAndWorksOnBothSigns) {
   Sampler s = make({.repetition_penalty = 2}, 3);
   for (int i = 0; i < 5; ++i) s.observe(0);
   s.observe(-1);
-  s.observe(77);  // not of this vocabulary
-  EXPECT_EQ(*s.sample(std::vector<float>{3, 1.4f, 0}, 0), 0);   // 1.5
+  s.observe(77);                                               // not of this vocabulary
+  EXPECT_EQ(*s.sample(std::vector<float>{3, 1.4f, 0}, 0), 0);  // 1.5
   EXPECT_EQ(*s.sample(std::vector<float>{3, 1.6f, 0}, 0), 1);
   EXPECT_EQ(*s.sample(std::vector<float>{-1, -1.9f, -9}, 0), 1);  // -2
   s.forget_all();
@@ -102,7 +103,8 @@ TEST(Sampler, RepetitionPenaltyCountsOnceAndWorksOnBothSigns) {
 
 TEST(Sampler, ADrawDependsOnSeedAndPositionOnly) {
   const std::vector<float> logits(50, 0.0f);
-  Sampler a = make({.do_sample = true, .seed = 7}, 50), b = make({.do_sample = true, .seed = 7}, 50), c = make({.do_sample = true, .seed = 8}, 50);
+  Sampler a = make({.do_sample = true, .seed = 7}, 50), b = make({.do_sample = true, .seed = 7}, 50),
+          c = make({.do_sample = true, .seed = 8}, 50);
   std::vector<int32_t> forward, backward, other;
   for (uint64_t p = 0; p < 40; ++p) forward.push_back(*a.sample(logits, p));
   for (uint64_t p = 40; p-- > 0;) backward.insert(backward.begin(), *b.sample(logits, p));
@@ -145,8 +147,12 @@ TEST(Sampler, PenaltyOfTheLargestLogitStaysFinite) {
 TEST(Sampler, OptionsOutOfRangeAreRefusedByName) {
   const double nan = std::nan("");
   const std::pair<SamplerOptions, const char*> bad[] = {
-      {{.temperature = -1}, "temperature"}, {{.temperature = nan}, "temperature"},  {{.top_k = -1}, "top_k"},
-      {{.top_p = 1.5}, "top_p"},            {{.min_p = -0.1}, "min_p"},             {{.repetition_penalty = 0}, "repetition_penalty"},
+      {{.temperature = -1}, "temperature"},
+      {{.temperature = nan}, "temperature"},
+      {{.top_k = -1}, "top_k"},
+      {{.top_p = 1.5}, "top_p"},
+      {{.min_p = -0.1}, "min_p"},
+      {{.repetition_penalty = 0}, "repetition_penalty"},
   };
   for (const auto& [options, name] : bad) {
     const auto s = Sampler::make(options, 10, 10);

@@ -18,7 +18,9 @@ constexpr int64_t kMaxColumns = 1 << 24;
 
 constexpr std::string_view kRouterIds = ".router.ids", kRouterWeights = ".router.weights", kRouterLogits = ".router.logits";
 
-int64_t rows_per_block(int64_t cols) { return std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, cols)); }
+int64_t rows_per_block(int64_t cols) {
+  return std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, cols));
+}
 
 // (layer, rank within the layer); what belongs to no layer comes before, logits after.
 std::tuple<int, int> order_of(std::string_view name) {
@@ -33,7 +35,9 @@ std::tuple<int, int> order_of(std::string_view name) {
   return {layer, rank};
 }
 
-std::string sibling(std::string_view name, std::string_view suffix) { return std::string(name.substr(0, name.find(".router."))) + std::string(suffix); }
+std::string sibling(std::string_view name, std::string_view suffix) {
+  return std::string(name.substr(0, name.find(".router."))) + std::string(suffix);
+}
 
 class Comparer {
  public:
@@ -45,7 +49,9 @@ class Comparer {
 
  private:
   Status match_by_expert(const TraceTensor& t, int64_t first, int64_t count);
-  bool is_flipped(int64_t row) const { return row < static_cast<int64_t>(flipped_.size()) && flipped_[static_cast<size_t>(row)]; }
+  bool is_flipped(int64_t row) const {
+    return row < static_cast<int64_t>(flipped_.size()) && flipped_[static_cast<size_t>(row)];
+  }
 
   TraceReader& a_;
   TraceReader& b_;
@@ -55,13 +61,14 @@ class Comparer {
   std::vector<bool> flipped_;  // rows with an excused flip so far
 };
 
-// Reorders the block of routing weights in va_ to the order of the reference's experts. Rows whose sets differ are made equal: the
-// router comparison speaks of them.
+// Reorders the block of routing weights in va_ to the order of the reference's experts. Rows whose sets differ are made equal:
+// the router comparison speaks of them.
 Status Comparer::match_by_expert(const TraceTensor& t, int64_t first, int64_t count) {
   const std::string name = sibling(t.name, kRouterIds);
   const TraceTensor* ia = a_.find(name);
   const TraceTensor* ib = b_.find(name);
-  if (ia == nullptr || ib == nullptr || ia->rows != t.rows || ib->rows != t.rows || ia->cols != t.cols || ib->cols != t.cols) return ok_status();
+  if (ia == nullptr || ib == nullptr || ia->rows != t.rows || ib->rows != t.rows || ia->cols != t.cols || ib->cols != t.cols)
+    return ok_status();
   PM_RETURN_IF_ERROR(a_.read_rows(*ia, first, count, ids_a_));
   PM_RETURN_IF_ERROR(b_.read_rows(*ib, first, count, ids_b_));
   const size_t k = static_cast<size_t>(t.cols);
@@ -74,7 +81,8 @@ Status Comparer::match_by_expert(const TraceTensor& t, int64_t first, int64_t co
       same = at != begin + static_cast<ptrdiff_t>(k);
       if (same) row[j] = va_[r * k + static_cast<size_t>(at - begin)];
     }
-    std::copy_n(same ? row.begin() : vb_.begin() + static_cast<ptrdiff_t>(r * k), k, va_.begin() + static_cast<ptrdiff_t>(r * k));
+    std::copy_n(same ? row.begin() : vb_.begin() + static_cast<ptrdiff_t>(r * k), k,
+                va_.begin() + static_cast<ptrdiff_t>(r * k));
   }
   return ok_status();
 }
@@ -122,7 +130,9 @@ Status Comparer::router(const TraceTensor& ta, const TraceTensor& tb, RouterDist
     PM_RETURN_IF_ERROR(b_.read_rows(tb, row, count, ids_b_));
     if (gate != nullptr) PM_RETURN_IF_ERROR(b_.read_rows(*gate, row, count, gate_));
     for (size_t r = 0; r < static_cast<size_t>(count); ++r) {
-      const auto sort_row = [&](std::vector<double>& v) { std::sort(v.begin() + static_cast<ptrdiff_t>(r * k), v.begin() + static_cast<ptrdiff_t>((r + 1) * k)); };
+      const auto sort_row = [&](std::vector<double>& v) {
+        std::sort(v.begin() + static_cast<ptrdiff_t>(r * k), v.begin() + static_cast<ptrdiff_t>((r + 1) * k));
+      };
       sort_row(ids_a_);
       sort_row(ids_b_);
       if (std::equal(ids_a_.begin() + static_cast<ptrdiff_t>(r * k), ids_a_.begin() + static_cast<ptrdiff_t>((r + 1) * k),
@@ -147,8 +157,8 @@ Status Comparer::router(const TraceTensor& ta, const TraceTensor& tb, RouterDist
     }
   }
   if (out.different > out.excused) {
-    out.failure = format("{} of {} rows chose other experts, {} of them near ties; the first that is none is row {}", out.different, out.rows,
-                         out.excused, out.first_row);
+    out.failure = format("{} of {} rows chose other experts, {} of them near ties; the first that is none is row {}",
+                         out.different, out.rows, out.excused, out.first_row);
   }
   return ok_status();
 }
@@ -186,7 +196,8 @@ Status Comparer::logits(const TraceTensor& ta, const TraceTensor& tb, LogitsDist
   const auto fail = [&](std::string why) { out.failure += (out.failure.empty() ? "" : "; ") + why; };
   if (out.kl_mean > limits_.kl_mean) fail(format("mean KL {:.3g} > {:.3g}", out.kl_mean, limits_.kl_mean));
   if (out.kl_max > limits_.kl_max) fail(format("KL {:.3g} > {:.3g} in row {}", out.kl_max, limits_.kl_max, out.kl_max_row));
-  if (out.top1() < limits_.min_top1) fail(format("same most likely token in {:.2f} % < {:.2f} %", 100 * out.top1(), 100 * limits_.min_top1));
+  if (out.top1() < limits_.min_top1)
+    fail(format("same most likely token in {:.2f} % < {:.2f} %", 100 * out.top1(), 100 * limits_.min_top1));
   return ok_status();
 }
 
@@ -200,7 +211,8 @@ void judge(const CompareLimits& l, TensorDistance& t, bool is_integer) {
   if (t.nonfinite_mismatch > 0) fail(format("NaN or infinity in one and not in the other: {} elements", t.nonfinite_mismatch));
   const bool is_logits = t.name == "logits";
   if (is_logits && t.max_abs > l.logits_abs) fail(format("max abs {:.3g} > {:.3g}", t.max_abs, l.logits_abs));
-  if (!is_logits && t.row_relative > l.row_relative) fail(format("relative to the row {:.3g} > {:.3g}", t.row_relative, l.row_relative));
+  if (!is_logits && t.row_relative > l.row_relative)
+    fail(format("relative to the row {:.3g} > {:.3g}", t.row_relative, l.row_relative));
   if (l.rtol >= 0 && t.worst_excess > 0) fail(format("beyond atol {:.3g} + rtol {:.3g}", l.atol, l.rtol));
   if (t.mean_rel > l.mere) fail(format("MERE {:.3g} > {:.3g}", t.mean_rel, l.mere));
   if (t.max_rel > 10 * l.mere) fail(format("MARE {:.3g} > {:.3g}", t.max_rel, 10 * l.mere));
@@ -213,7 +225,8 @@ void note_metadata(const TraceReader& a, const TraceReader& b, Comparison& out) 
     if (!va.empty() && !vb.empty() && va != vb) out.notes.push_back(format("{} differs: {} against {}", key, va, vb));
   }
   for (const TraceReader* r : {&a, &b}) {
-    for (const std::string& name : r->skipped()) out.notes.push_back(format("{}: {} has a type that is not compared", r->path(), name));
+    for (const std::string& name : r->skipped())
+      out.notes.push_back(format("{}: {} has a type that is not compared", r->path(), name));
   }
 }
 
@@ -251,11 +264,15 @@ Result<Comparison> compare_traces(TraceReader& a, TraceReader& b, const CompareL
     const TraceTensor* tb = b.find(ta->name);
     TensorDistance& t = out.tensors.emplace_back();
     if (ta->shape != tb->shape || ta->is_integer() != tb->is_integer()) {
-      t = {.name = ta->name, .dtype = std::string(dtype_name(ta->dtype)), .shape = ta->shape, .failure = "another shape or kind of type"};
+      t = {.name = ta->name,
+           .dtype = std::string(dtype_name(ta->dtype)),
+           .shape = ta->shape,
+           .failure = "another shape or kind of type"};
       judged(t.name, t.failure);
       continue;
     }
-    if (ta->cols > kMaxColumns) return error(StatusCode::kUnsupported, "{}: {} columns, more than {}", ta->name, ta->cols, kMaxColumns);
+    if (ta->cols > kMaxColumns)
+      return error(StatusCode::kUnsupported, "{}: {} columns, more than {}", ta->name, ta->cols, kMaxColumns);
     PM_RETURN_IF_ERROR(comparer.tensor(*ta, *tb, t));
     judge(limits, t, ta->is_integer());
     judged(t.name, t.failure);

@@ -33,7 +33,9 @@ struct Trace {
     if (with_hidden) d.push_back({"layers.0.hidden", DType::kF32, {3, 2}});
     auto w = SafetensorsWriter::create(fs, path, d, {{"numerics", numerics}, {"model_digest", "d"}});
     EXPECT_TRUE(w.ok()) << w.status().to_string();
-    const auto write = [&](const char* name, const auto& v) { EXPECT_TRUE((*w)->write(name, 0, std::as_bytes(std::span(v))).ok()); };
+    const auto write = [&](const char* name, const auto& v) {
+      EXPECT_TRUE((*w)->write(name, 0, std::as_bytes(std::span(v))).ok());
+    };
     write("layers.0.router.logits", gate);
     write("layers.0.router.ids", ids);
     write("layers.0.router.weights", weights);
@@ -53,7 +55,9 @@ Comparison compare(const Trace& a, const Trace& b, const CompareLimits& limits, 
   EXPECT_TRUE(c.ok()) << c.status().to_string();
   return std::move(*c);
 }
-Comparison compare(const Trace& a, const Trace& b, const char* profile = "fp32") { return compare(a, b, *compare_profile(profile, a.numerics)); }
+Comparison compare(const Trace& a, const Trace& b, const char* profile = "fp32") {
+  return compare(a, b, *compare_profile(profile, a.numerics));
+}
 
 const TensorDistance& tensor(const Comparison& c, std::string_view name) {
   for (const TensorDistance& t : c.tensors) {
@@ -77,7 +81,8 @@ TEST(Compare, TheSameIsBitIdentical) {
 TEST(Compare, OrderOfTheDataFlow) {
   std::vector<std::string> names;
   for (const TensorDistance& t : compare(Trace(), Trace()).tensors) names.push_back(t.name);
-  EXPECT_THAT(names, ElementsAre("layers.0.router.logits", "layers.0.router.ids", "layers.0.router.weights", "layers.0.hidden", "logits"));
+  EXPECT_THAT(names, ElementsAre("layers.0.router.logits", "layers.0.router.ids", "layers.0.router.weights", "layers.0.hidden",
+                                 "logits"));
   EXPECT_TRUE(before_in_data_flow("layers.2.hidden", "layers.10.router.logits"));
   EXPECT_TRUE(before_in_data_flow("layers.10.hidden", "logits"));
   EXPECT_TRUE(before_in_data_flow("embed", "layers.0.hidden"));
@@ -161,7 +166,8 @@ TEST(Compare, FlipsAreExcusedByTheGateOnly) {
 TEST(Compare, NanIsNeverWithinLimits) {
   Trace a;
   a.hidden[2] = std::nanf("");
-  for (const char* profile : {"fp32", "bf16", "torch", "ascend-community", "strict"}) EXPECT_FALSE(compare(a, Trace(), profile).ok) << profile;
+  for (const char* profile : {"fp32", "bf16", "torch", "ascend-community", "strict"})
+    EXPECT_FALSE(compare(a, Trace(), profile).ok) << profile;
   const TensorDistance t = tensor(compare(a, Trace()), "layers.0.hidden");
   EXPECT_EQ(t.nonfinite_a, 1u);
   EXPECT_EQ(t.nonfinite_b, 0u);

@@ -33,8 +33,8 @@ class DistanceSums {
   uint64_t finite_ = 0;
 };
 
-// sum p (log p - log q) of the softmaxes of two rows of logits, in nats; never negative. -infinity is a probability of 0; empty when a
-// row holds NaN or +infinity, or nothing finite. Infinite where p > 0 and q = 0.
+// sum p (log p - log q) of the softmaxes of two rows of logits, in nats; never negative. -infinity is a probability of 0; empty
+// when a row holds NaN or +infinity, or nothing finite. Infinite where p > 0 and q = 0.
 std::optional<double> kl_divergence(std::span<const double> p_logits, std::span<const double> q_logits);
 
 // Gap between the k-th and the (k+1)-th largest. REQUIRES: 1 <= k < row.size().

@@ -67,7 +67,8 @@ TEST(Distance, CosineOfZeros) {
 }
 
 TEST(KlDivergence, KnownValueAndShiftInvariance) {
-  const std::vector<double> p = {std::log(0.5), std::log(0.25), std::log(0.25)}, q = {std::log(0.25), std::log(0.25), std::log(0.5)};
+  const std::vector<double> p = {std::log(0.5), std::log(0.25), std::log(0.25)},
+                            q = {std::log(0.25), std::log(0.25), std::log(0.5)};
   EXPECT_NEAR(*kl_divergence(p, q), 0.5 * std::log(2) + 0.25 * std::log(0.5), 1e-12);
   std::vector<double> shifted = q;
   for (double& v : shifted) v += 1e4;

@@ -54,7 +54,8 @@ Result<Model> open_model(FileSystem& fs, const std::string& directory) {
   for (int l = 0; experts != nullptr && l < experts->num_layers(); ++l) {
     for (int e = 0; e < experts->num_experts(); ++e) {
       const ExpertInfo& info = experts->at(l, e);
-      Item item{.is_expert = true, .name = experts->lock_key(l, e), .num_ranges = kMaxExpertParts, .size_bytes = info.size_bytes()};
+      Item item{
+          .is_expert = true, .name = experts->lock_key(l, e), .num_ranges = kMaxExpertParts, .size_bytes = info.size_bytes()};
       for (int p = 0; p < kMaxExpertParts; ++p) {
         const ExpertPartInfo& part = info.parts[static_cast<size_t>(p)];
         item.ranges[p] = {part.file_idx, part.offset, part.size_bytes};
@@ -97,7 +98,9 @@ bool hash_items(Model& m, int num_threads, LockProgress progress) {
   return !stop;
 }
 
-Status interrupted() { return {StatusCode::kUnavailable, "interrupted; nothing was written"}; }
+Status interrupted() {
+  return {StatusCode::kUnavailable, "interrupted; nothing was written"};
+}
 
 Result<LockFile::Entry> hash_file(FileSystem& fs, const std::string& path) {
   PM_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, fs.open(path));
@@ -120,20 +123,23 @@ std::string place(const Model& m, const Item& item) {
 }
 
 void check_files(FileSystem& fs, const std::string& directory, const LockFile& lock, LockCheck& out) {
-  const auto mismatch = [&](const std::string& name, std::string what) { out.mismatches.push_back({"file", name, std::move(what)}); };
+  const auto mismatch = [&](const std::string& name, std::string what) {
+    out.mismatches.push_back({"file", name, std::move(what)});
+  };
   for (const auto& [name, expected] : lock.files) {
     ++out.files;
     const Result<LockFile::Entry> found = hash_file(fs, join_path(directory, name));
     if (!found.ok()) {
       mismatch(name, found.status().code() == StatusCode::kNotFound ? "absent from the folder" : found.status().to_string());
     } else if (*found != expected) {
-      mismatch(name, format("{} bytes, sha256 {} expected {} bytes, {}", found->size_bytes, to_hex(found->sha256), expected.size_bytes,
-                            to_hex(expected.sha256)));
+      mismatch(name, format("{} bytes, sha256 {} expected {} bytes, {}", found->size_bytes, to_hex(found->sha256),
+                            expected.size_bytes, to_hex(expected.sha256)));
     }
   }
   // A file that came later changes what the model does as much as an edit.
   for (const char* name : kLockedFiles) {
-    if (lock.files.count(std::string_view(name)) == 0 && fs.stat(join_path(directory, name)).ok()) mismatch(name, "absent from the lock file");
+    if (lock.files.count(std::string_view(name)) == 0 && fs.stat(join_path(directory, name)).ok())
+      mismatch(name, "absent from the lock file");
   }
 }
 
@@ -158,7 +164,8 @@ Result<LockFile> make_lock(FileSystem& fs, const std::string& model_dir, int num
   return lock;
 }
 
-Result<LockCheck> check_lock(FileSystem& fs, const std::string& model_dir, const LockFile& lock, int num_threads, LockProgress progress) {
+Result<LockCheck> check_lock(FileSystem& fs, const std::string& model_dir, const LockFile& lock, int num_threads,
+                             LockProgress progress) {
   LockCheck out;
   check_files(fs, model_dir, lock, out);
   Result<Model> opened = open_model(fs, model_dir);
@@ -183,10 +190,13 @@ Result<LockCheck> check_lock(FileSystem& fs, const std::string& model_dir, const
       } else if (!item.status.ok()) {
         out.mismatches.push_back({kind, item.name, item.status.to_string()});
       } else if (item.found.size_bytes != it->second.size_bytes) {
-        out.mismatches.push_back({kind, item.name, format("{} bytes expected {} ({})", item.found.size_bytes, it->second.size_bytes, place(m, item))});
+        out.mismatches.push_back(
+            {kind, item.name,
+             format("{} bytes expected {} ({})", item.found.size_bytes, it->second.size_bytes, place(m, item))});
       } else if (item.found.sha256 != it->second.sha256) {
         out.mismatches.push_back(
-            {kind, item.name, format("sha256 {} expected {} ({})", to_hex(item.found.sha256), to_hex(it->second.sha256), place(m, item))});
+            {kind, item.name,
+             format("sha256 {} expected {} ({})", to_hex(item.found.sha256), to_hex(it->second.sha256), place(m, item))});
       }
     }
     std::sort(present.begin(), present.end());

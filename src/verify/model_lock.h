@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makes the lock file of a model, and holds a model against one. Both read every byte of the checkpoint that is used, in parallel,
-// through a small buffer per thread: memory does not grow with the model.
+// Makes the lock file of a model, and holds a model against one. Both read every byte of the checkpoint that is used, in
+// parallel, through a small buffer per thread: memory does not grow with the model.
 //
-// Expert digests cover gate, up and down one after the other, as the expert store reads them; the ranges come from the same binding.
+// Expert digests cover gate, up and down one after the other, as the expert store reads them; the ranges come from the same
+// binding.
 #pragma once
 
 #include <cstdint>
@@ -33,11 +34,12 @@ struct LockMismatch {
   std::string what;  // "sha256 9f... expected 4b... (model-00003.safetensors @ 0x1a4000)", "absent from the checkpoint", ...
 };
 struct LockCheck {
-  std::vector<LockMismatch> mismatches;  // files, tensors, experts, each in the order of the checkpoint
+  std::vector<LockMismatch> mismatches;          // files, tensors, experts, each in the order of the checkpoint
   uint64_t files = 0, tensors = 0, experts = 0;  // compared
   uint64_t bytes = 0;
 };
 // Every difference, not only the first. Fails only when progress() asked to stop.
-Result<LockCheck> check_lock(FileSystem& fs, const std::string& model_dir, const LockFile& lock, int num_threads, LockProgress progress);
+Result<LockCheck> check_lock(FileSystem& fs, const std::string& model_dir, const LockFile& lock, int num_threads,
+                             LockProgress progress);
 
 }  // namespace pointsman

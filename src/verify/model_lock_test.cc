@@ -21,7 +21,8 @@ constexpr auto go_on = [](uint64_t, uint64_t) { return true; };
 struct Copy {
   explicit Copy(const char* folder = "tests/golden/qwen3_moe_base") {
     for (const auto& e : std::filesystem::directory_iterator(testing::source_path(folder))) {
-      if (e.is_regular_file() && e.path().filename() != kLockFileName) std::filesystem::copy(e.path(), dir.file(e.path().filename().string()));
+      if (e.is_regular_file() && e.path().filename() != kLockFileName)
+        std::filesystem::copy(e.path(), dir.file(e.path().filename().string()));
     }
   }
   const std::string& path() const { return dir.path(); }
@@ -155,7 +156,8 @@ TEST(ModelLock, ATruncatedCheckpointIsAMismatchNotAFailure) {
 
 TEST(ModelLock, StopsWhenAsked) {
   const Copy model;
-  EXPECT_EQ(make_lock(FileSystem::real(), model.path(), 2, [](uint64_t, uint64_t) { return false; }).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(make_lock(FileSystem::real(), model.path(), 2, [](uint64_t, uint64_t) { return false; }).status().code(),
+            StatusCode::kUnavailable);
 }
 
 TEST(ModelLock, ProgressReachesTheTotal) {

@@ -39,10 +39,14 @@ Result<TraceSelection> parse_trace_selection(std::string_view text) {
   while (true) {
     const size_t comma = std::min(text.find(','), text.size());
     const std::string_view word = text.substr(0, comma);
-    if (word == "logits") s.logits = true;
-    else if (word == "router") s.router = true;
-    else if (word == "hidden") s.hidden = true;
-    else return error(StatusCode::kInvalidArgument, "'{}': expected a list of logits, router, hidden", word);
+    if (word == "logits")
+      s.logits = true;
+    else if (word == "router")
+      s.router = true;
+    else if (word == "hidden")
+      s.hidden = true;
+    else
+      return error(StatusCode::kInvalidArgument, "'{}': expected a list of logits, router, hidden", word);
     if (comma == text.size()) return s;
     text.remove_prefix(comma + 1);
   }
@@ -52,7 +56,9 @@ Result<std::unique_ptr<TraceWriter>> TraceWriter::create(FileSystem& fs, const s
                                                          const TraceSelection& selection, int64_t tokens,
                                                          const std::vector<std::pair<std::string, std::string>>& metadata) {
   std::vector<SafetensorsWriter::Declaration> list;
-  const auto declare = [&](std::string name, DType dtype, int64_t cols) { list.push_back({std::move(name), dtype, {tokens, cols}}); };
+  const auto declare = [&](std::string name, DType dtype, int64_t cols) {
+    list.push_back({std::move(name), dtype, {tokens, cols}});
+  };
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     if (selection.router && config.layer_is_moe[static_cast<size_t>(i)]) {
       declare(format("layers.{}.router.logits", i), DType::kF32, config.num_experts);
@@ -72,12 +78,16 @@ Result<std::unique_ptr<TraceWriter>> TraceWriter::create(FileSystem& fs, const s
   return writer;
 }
 
-bool TraceWriter::wants(std::string_view name) { return tensors_.find(name) != tensors_.end(); }
+bool TraceWriter::wants(std::string_view name) {
+  return tensors_.find(name) != tensors_.end();
+}
 
 Status TraceWriter::rows(std::string_view name, DType dtype, int64_t first_row, int64_t rows, int64_t cols, const void* data) {
   const auto it = tensors_.find(name);
-  if (it == tensors_.end() || it->second.dtype != dtype || it->second.shape[1] != cols || first_row + rows > it->second.shape[0]) {
-    return error(StatusCode::kInternal, "trace of {}: {} rows of {} from row {} were not announced", name, rows, cols, first_row);
+  if (it == tensors_.end() || it->second.dtype != dtype || it->second.shape[1] != cols ||
+      first_row + rows > it->second.shape[0]) {
+    return error(StatusCode::kInternal, "trace of {}: {} rows of {} from row {} were not announced", name, rows, cols,
+                 first_row);
   }
   return file_->write(name, static_cast<uint64_t>(first_row * cols) * 4,
                       {static_cast<const std::byte*>(data), static_cast<size_t>(rows * cols) * 4});
@@ -102,7 +112,8 @@ Result<std::unique_ptr<TraceReader>> TraceReader::open(FileSystem& fs, const std
       reader->skipped_.push_back(e.name);
       continue;
     }
-    TraceTensor t{.name = e.name, .dtype = e.dtype, .shape = {e.shape, e.shape + e.num_dims}, .rows = 1, .cols = 1, .offset = e.offset};
+    TraceTensor t{
+        .name = e.name, .dtype = e.dtype, .shape = {e.shape, e.shape + e.num_dims}, .rows = 1, .cols = 1, .offset = e.offset};
     if (!t.shape.empty()) t.cols = t.shape.back();
     for (size_t d = 0; d + 1 < t.shape.size(); ++d) t.rows *= t.shape[d];
     reader->tensors_.push_back(std::move(t));
@@ -112,7 +123,8 @@ Result<std::unique_ptr<TraceReader>> TraceReader::open(FileSystem& fs, const std
 }
 
 const TraceTensor* TraceReader::find(std::string_view name) const {
-  const auto it = std::lower_bound(tensors_.begin(), tensors_.end(), name, [](const TraceTensor& t, std::string_view n) { return t.name < n; });
+  const auto it = std::lower_bound(tensors_.begin(), tensors_.end(), name,
+                                   [](const TraceTensor& t, std::string_view n) { return t.name < n; });
   return it != tensors_.end() && it->name == name ? &*it : nullptr;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Trace files: intermediate tensors of a forward pass as safetensors, written while it runs and read back in blocks of rows, so that
-// memory does not grow with the prompt. Names: `logits`, `layers.N.hidden`, `layers.N.router.logits`, `layers.N.router.ids`,
-// `layers.N.router.weights` (docs/formats/trace.md); rows are positions.
+// Trace files: intermediate tensors of a forward pass as safetensors, written while it runs and read back in blocks of rows, so
+// that memory does not grow with the prompt. Names: `logits`, `layers.N.hidden`, `layers.N.router.logits`,
+// `layers.N.router.ids`, `layers.N.router.weights` (docs/formats/trace.md); rows are positions.
 #pragma once
 
 #include <map>

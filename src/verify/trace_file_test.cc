@@ -60,7 +60,8 @@ TEST(TraceWriter, NamesShapesAndMetadata) {
   EXPECT_EQ((*r)->metadata("absent"), "");
   std::vector<std::string> names;
   for (const TraceTensor& t : (*r)->tensors()) names.push_back(t.name);
-  EXPECT_THAT(names, ElementsAre("layers.0.hidden", "layers.1.hidden", "layers.1.router.ids", "layers.1.router.logits", "layers.1.router.weights", "logits"));
+  EXPECT_THAT(names, ElementsAre("layers.0.hidden", "layers.1.hidden", "layers.1.router.ids", "layers.1.router.logits",
+                                 "layers.1.router.weights", "logits"));
   std::vector<double> rows;
   ASSERT_TRUE((*r)->read_rows(*(*r)->find("layers.0.hidden"), 1, 1, rows).ok());
   EXPECT_THAT(rows, ElementsAre(4, 5, 6));
@@ -70,7 +71,8 @@ TEST(TraceWriter, NamesShapesAndMetadata) {
 
 TEST(TraceReader, ConvertsTypesAndSkipsOthers) {
   testing::MemoryFs fs;
-  auto w = SafetensorsWriter::create(fs, "/t", {{"a", DType::kBF16, {2}}, {"b", DType::kF64, {1}}, {"c", DType::kI64, {}}, {"d", DType::kU8, {8}}}, {});
+  auto w = SafetensorsWriter::create(
+      fs, "/t", {{"a", DType::kBF16, {2}}, {"b", DType::kF64, {1}}, {"c", DType::kI64, {}}, {"d", DType::kU8, {8}}}, {});
   ASSERT_TRUE(w.ok());
   const bf16 a[2] = {to_bf16(1.5f), to_bf16(-2)};
   const double b = 0.1;

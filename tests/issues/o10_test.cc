@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// O10 (colibri#369): one NaN or infinite logit made the sampler answer token 0 for ever, silently. Here a bad logit is never chosen, is
-// counted and logged; when nothing finite is left the request fails by name.
+// O10 (colibri#369): one NaN or infinite logit made the sampler answer token 0 for ever, silently. Here a bad logit is never
+// chosen, is counted and logged; when nothing finite is left the request fails by name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -54,7 +54,8 @@ TEST(O10, ABadLogitIsNeverChosenWhereverItIs) {
 
 TEST(O10, NothingFiniteIsANamedError) {
   for (const SamplerOptions& mode : kModes) {
-    for (const std::vector<float>& logits : {std::vector<float>{kNan, kNan, kNan}, {kInf, kNan, -kInf}, {-kInf, -kInf, -kInf}, {kInf, kInf, kInf}}) {
+    for (const std::vector<float>& logits :
+         {std::vector<float>{kNan, kNan, kNan}, {kInf, kNan, -kInf}, {-kInf, -kInf, -kInf}, {kInf, kInf, kInf}}) {
       auto s = Sampler::make(mode, 3, 3);
       ASSERT_TRUE(s.ok());
       const auto token = s->sample(logits, 0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs a line of sh in which $P is the built program: for tests of pipes, input, environment and signals. See run_program.h for plain
-// runs.
+// Runs a line of sh in which $P is the built program: for tests of pipes, input, environment and signals. See run_program.h for
+// plain runs.
 #pragma once
 
 #include <sys/wait.h>
