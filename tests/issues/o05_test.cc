@@ -4,12 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstring>
-#include <mutex>
 
-#include "base/log.h"
 #include "support/golden.h"
+#include "support/log_capture.h"
 #include "support/memory_model.h"
 
 namespace pointsman {
@@ -19,18 +17,6 @@ using testing::MemoryModel;
 using ::testing::HasSubstr;
 
 std::string folder(const std::string& name) { return testing::source_path("tests/golden/qwen3_moe_" + name); }
-
-struct Warnings {
-  Warnings() {
-    set_log_sink([this](LogLevel level, std::string_view line) {
-      const std::lock_guard lock(mutex);
-      if (level == LogLevel::kWarning) text += std::string(line) + "\n";
-    });
-  }
-  ~Warnings() { set_log_sink({}); }
-  std::mutex mutex;
-  std::string text;
-};
 
 Result<std::vector<float>> logits_of(const std::string& name) {
   MemoryModel model(folder(name));
@@ -63,11 +49,11 @@ TEST(O05, AbsentEqualHeadOnlyAndNestedAreOneModel) {
 }
 
 TEST(O05, ADifferentStoredHeadIsUsedAndNamed) {
-  Warnings warnings;
+  const testing::LogCapture log;
   const auto logits = logits_of("tied_different");
   ASSERT_TRUE(logits.ok()) << logits.status().to_string();
   expect_golden("tied_different", *logits);
-  EXPECT_THAT(warnings.text, AllOf(HasSubstr("lm_head.weight"), HasSubstr("stored head is used")));
+  EXPECT_THAT(log.text(), AllOf(HasSubstr("lm_head.weight"), HasSubstr("stored head is used")));
 }
 
 TEST(O05, UntiedWithoutAHeadIsRefused) {

@@ -37,7 +37,7 @@ Opened open(MemoryFs& fs) {
 MemoryModel::MemoryModel(const std::string& folder) {
   FileSystem& real = FileSystem::real();
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (!entry.is_regular_file() || entry.path().filename() == "expected.safetensors") continue;
+    if (!entry.is_regular_file() || entry.path().filename() == "expected.safetensors" || entry.path().filename() == kLockFileName) continue;
     const auto file = need(real.open(entry.path()));
     std::vector<std::byte> bytes(need(file->stat()).size_bytes);
     const Status read = read_exact(*file, bytes, 0);

@@ -17,7 +17,7 @@ inline constexpr const char* kMemoryModelDir = "/model";
 
 class MemoryModel {
  public:
-  // Copies the files of `folder`, without its subfolders, to kMemoryModelDir. Aborts the test program when it cannot.
+  // Copies the files of `folder`, without its subfolders and lock file, to kMemoryModelDir. Aborts the test program when it cannot.
   explicit MemoryModel(const std::string& folder);
 
   // A byte range that belongs to one dense tensor or to one part of one expert.

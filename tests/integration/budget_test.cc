@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The budget of the real program: peak RSS stays under it (plus the documented constant), the tokens are the same under every
+// budget, and one that is too small is refused with the smallest that is not.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/log.h"
+#include "pointsman/engine.h"
+#include "support/memory_model.h"
+#include "support/run_program.h"
+
+namespace pointsman {
+namespace {
+
+using testing::ProgramResult;
+
+constexpr int64_t kContext = 192;
+
+EngineOptions plan_options() {
+  // What the command line below asks for.
+  return {.model_dir = testing::small_model_folder(), .memory_bytes = uint64_t{1} << 40, .num_threads = 2, .context_length = kContext};
+}
+
+std::vector<std::string> run_args(uint64_t budget) {
+  return {"run", testing::small_model_folder(), "--tokens", "3,17,101,250,9,64,200,33,5,118,77", "-n", "64", "-c", std::to_string(kContext), "-t", "2",
+          "--temp", "0", "--ignore-eos", "--print-ids", "--no-progress", "--log-level", "error", "--stats", "json", "--memory", std::to_string(budget)};
+}
+
+TEST(Budget, PeakRssStaysUnderIt) {
+  const auto plan = Engine::plan(plan_options());
+  ASSERT_TRUE(plan.ok()) << plan.status().to_string();
+  const uint64_t smallest = plan->smallest_budget_bytes, all = plan->full_residency_bytes;
+  std::string first;
+  for (const double share : {0.0, 0.25, 0.5, 1.0}) {
+    const uint64_t budget = smallest + static_cast<uint64_t>(share * static_cast<double>(all - smallest));
+    SCOPED_TRACE(format("budget {} ({} of what is above the smallest)", budget, share));
+    const ProgramResult r = testing::run_program(run_args(budget));
+    ASSERT_EQ(r.exit_code, 0) << r.err;
+    const Json stats = testing::last_json_line(r.err), result = testing::last_json_line(r.out);
+    ASSERT_TRUE(stats.is_object()) << r.err;
+    ASSERT_TRUE(result.is_object()) << r.out;
+    EXPECT_EQ(result.find("token_ids")->as_array().size(), 64u);
+    EXPECT_LE(static_cast<uint64_t>(stats.find("peak_rss_bytes")->as_int()), budget + kProcessOverheadBytes);
+    EXPECT_GT(stats.find("peak_rss_bytes")->as_int(), 0);
+    EXPECT_LE(static_cast<uint64_t>(stats.find("ledger_peak_bytes")->as_int()), budget);
+    if (share == 0.0) {
+      EXPECT_GT(stats.find("experts")->find("evicted")->as_int(), 0);
+    }
+    if (share == 1.0) {
+      EXPECT_EQ(stats.find("experts")->find("evicted")->as_int(), 0);
+    }
+    if (first.empty()) first = r.out;
+    EXPECT_EQ(r.out, first);
+  }
+}
+
+TEST(Budget, TooSmallIsRefusedWithTheSmallest) {
+  const auto plan = Engine::plan(plan_options());
+  ASSERT_TRUE(plan.ok()) << plan.status().to_string();
+  for (const uint64_t budget : {plan->smallest_budget_bytes - 1, uint64_t{1}}) {
+    const ProgramResult r = testing::run_program(run_args(budget));
+    EXPECT_EQ(r.exit_code, 3) << r.err;
+    EXPECT_THAT(r.err, ::testing::HasSubstr(std::to_string(plan->smallest_budget_bytes)));
+    EXPECT_EQ(r.out, "");
+  }
+}
+
+}  // namespace
+}  // namespace pointsman
