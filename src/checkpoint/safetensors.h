@@ -42,8 +42,8 @@ struct SafetensorsHeader {
 // file. REQUIRES: data_start + data_bytes does not overflow.
 Result<SafetensorsHeader> parse_safetensors_header(std::string_view json, uint64_t data_bytes, uint64_t data_start);
 
-// Reads and parses the header of `file`, whose size is `size_bytes`. Errors name the file. Nothing is allocated before the
-// sizes have been checked, and never more than a small multiple of the header's length.
+// Reads and parses the header of `file`, whose size is `size_bytes`. Errors name the file. Nothing is allocated before the sizes
+// have been checked, and then at most about five times the header's length, which a header of nothing but brackets reaches.
 Result<SafetensorsHeader> read_safetensors_header(File& file, uint64_t size_bytes,
                                                   uint64_t max_header_bytes = kMaxSafetensorsHeaderBytes);
 
