@@ -175,11 +175,31 @@ void Checkpoint::Impl::warn_of_strays(const std::vector<std::string>& names_in_f
   for (const std::string& name : names_in_folder) {
     if (name.ends_with(".safetensors") && !std::binary_search(used.begin(), used.end(), name)) stray.add(name);
   }
-  if (stray.count() > 0)
+  if (stray.count() > 0) {
     log_warning("{}: ignored, as they are not part of the checkpoint: {} ({} in all)", directory, stray.text(), stray.count());
+  }
 }
-path_checked_ms = std::make_unique<std::atomic<int64_t>[]>(files.size());
-for (size_t i = 0; i < files.size(); ++i) path_checked_ms[i] = now_ms();
+
+// REQUIRES: `found` is sorted by name.
+void Checkpoint::Impl::build_table(std::vector<Found>& found) {
+  size_t total = 0;
+  for (const Found& f : found) total += f.entry.name.size();
+  names.reserve(total);  // views into it must stay
+  tensors.reserve(found.size());
+  for (const auto& [e, file_idx] : found) {
+    const size_t begin = names.size();
+    names += e.name;
+    TensorEntry t{.name = std::string_view(names).substr(begin),
+                  .dtype = e.dtype,
+                  .num_dims = e.num_dims,
+                  .file_idx = file_idx,
+                  .offset = e.offset,
+                  .size_bytes = e.size_bytes};
+    std::copy(std::begin(e.shape), std::end(e.shape), std::begin(t.shape));
+    tensors.push_back(t);
+  }
+  path_checked_ms = std::make_unique<std::atomic<int64_t>[]>(files.size());
+  for (size_t i = 0; i < files.size(); ++i) path_checked_ms[i] = now_ms();
 }
 
 Status Checkpoint::Impl::compare(uint32_t file_idx, const FileInfo& now) const {
