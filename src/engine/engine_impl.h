@@ -81,6 +81,7 @@ struct Session::Impl {
   int64_t position = 0;
 
   Result<std::span<const float>> run(std::span<const int32_t> tokens, TraceSink* sink);
+  Status run_pass(std::span<const int32_t> tokens, int64_t first_position, bool is_last, TraceSink* sink);
 };
 
 }  // namespace pointsman

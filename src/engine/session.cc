@@ -59,24 +59,35 @@ Result<std::span<const float>> Session::Impl::run(std::span<const int32_t> token
   const int64_t chunk = e.plan.prefill_chunk;
   for (int64_t done = 0; done < static_cast<int64_t>(tokens.size()); done += chunk) {
     const auto part = tokens.subspan(static_cast<size_t>(done), std::min<size_t>(static_cast<size_t>(chunk), tokens.size() - static_cast<size_t>(done)));
-    ForwardPass pass({.ops = e.ops,
-                      .config = e.config,
-                      .options = e.forward,
-                      .weights = *e.binding.weights,
-                      .rope = e.rope,
-                      .scratch = e.scratch,
-                      .host = e.host,
-                      .experts = e.store.get(),
-                      .cache = cache,
-                      .guard_fired = e.guard_fired,
-                      .sink = sink},
-                     part, position + done);
-    PM_RETURN_IF_ERROR(pass.run(*e.arch));
-    if (sink != nullptr && sink->wants("logits")) PM_RETURN_IF_ERROR(pass.trace_logits());
-    if (done + chunk >= static_cast<int64_t>(tokens.size())) PM_RETURN_IF_ERROR(pass.last_logits());
+    const bool is_last = done + chunk >= static_cast<int64_t>(tokens.size());
+    const Status status = run_pass(part, position + done, is_last, sink);
+    // Whatever came of it, no work of the pass is left: it reads host tables that the next pass fills anew, tokens of the caller, and
+    // buffers that may be freed after a failure.
+    const Status rest = e.stream->synchronize();
+    PM_RETURN_IF_ERROR(status);
+    PM_RETURN_IF_ERROR(rest);
   }
   position += static_cast<int64_t>(tokens.size());
   return std::span<const float>(e.host.logits, static_cast<size_t>(e.config.vocab_size));
+}
+
+Status Session::Impl::run_pass(std::span<const int32_t> tokens, int64_t first_position, bool is_last, TraceSink* sink) {
+  Engine::Impl& e = *engine;
+  ForwardPass pass({.ops = e.ops,
+                    .config = e.config,
+                    .options = e.forward,
+                    .weights = *e.binding.weights,
+                    .rope = e.rope,
+                    .scratch = e.scratch,
+                    .host = e.host,
+                    .experts = e.store.get(),
+                    .cache = cache,
+                    .guard_fired = e.guard_fired,
+                    .sink = sink},
+                   tokens, first_position);
+  PM_RETURN_IF_ERROR(pass.run(*e.arch));
+  if (sink != nullptr && sink->wants("logits")) PM_RETURN_IF_ERROR(pass.trace_logits());
+  return is_last ? pass.last_logits() : ok_status();
 }
 
 }  // namespace pointsman
