@@ -174,7 +174,6 @@ TEST_P(FakeEngine, AfterAFailedReadTheSameEngineGoesOn) {
 // Work that a failed step left in the stream must not outlive what it reads and writes.
 TEST_P(FakeEngine, AnEngineMayEndRightAfterAFailedStep) {
   const testing::LogCapture log;
-  options_.num_readers = 1;  // none is left to wait for when it fails
   for (const uint64_t n : {0, 4}) {
     SCOPED_TRACE(format("read {}", n));
     std::unique_ptr<FakeDevice> device = make_fake_device({.max_delay_us = 30'000});
@@ -182,7 +181,7 @@ TEST_P(FakeEngine, AnEngineMayEndRightAfterAFailedStep) {
     ASSERT_TRUE(engine.ok()) << engine.status().to_string();
     model_.fs.reset_reads();
     model_.fs.set_hook([n](const testing::ReadCall& call) -> std::optional<Result<size_t>> {
-      if (call.call != n) return std::nullopt;
+      if (call.call < n) return std::nullopt;
       return error(StatusCode::kIo, "{}: pread: Input/output error", call.path);
     });
     EXPECT_EQ(run(**engine).status().code(), StatusCode::kIo);
