@@ -16,8 +16,8 @@
 namespace pointsman {
 namespace {
 
-using testing::MemoryModel;
 using ::testing::HasSubstr;
+using testing::MemoryModel;
 
 const std::vector<int32_t> kTokens = {3, 17, 101, 250, 9, 64, 200, 33, 5, 118, 77, 119};
 
@@ -85,10 +85,14 @@ TEST_P(FakeEngine, WithDelaysGivesTheBitsOfTheCpu) {
 TEST_P(FakeEngine, EveryFailureOfTheDeviceIsANamedErrorAndNothingLeaks) {
   const std::vector<float> expected = on_cpu();
   ASSERT_NO_FATAL_FAILURE(shrink_budget());
-  for (uint64_t FakeOptions::*const which : {&FakeOptions::fail_allocation, &FakeOptions::fail_copy, &FakeOptions::fail_kernel}) {
+  for (uint64_t FakeOptions::*const which :
+       {&FakeOptions::fail_allocation, &FakeOptions::fail_copy, &FakeOptions::fail_kernel}) {
     uint64_t n = 1;
     for (bool done = false; !done; ++n) {
-      SCOPED_TRACE(format("operation {} of kind {}", n, which == &FakeOptions::fail_allocation ? "allocation" : which == &FakeOptions::fail_copy ? "copy" : "kernel"));
+      SCOPED_TRACE(format("operation {} of kind {}", n,
+                          which == &FakeOptions::fail_allocation ? "allocation"
+                          : which == &FakeOptions::fail_copy     ? "copy"
+                                                                 : "kernel"));
       std::string leaks = "the device was not destroyed";
       FakeOptions fake{.leak_report = &leaks};
       fake.*which = n;
@@ -99,7 +103,8 @@ TEST_P(FakeEngine, EveryFailureOfTheDeviceIsANamedErrorAndNothingLeaks) {
           done = true;
           expect_same_bits(*logits, expected);
         } else {
-          EXPECT_EQ(logits.status().code(), which == &FakeOptions::fail_copy ? StatusCode::kIo : StatusCode::kUnavailable) << logits.status().to_string();
+          EXPECT_EQ(logits.status().code(), which == &FakeOptions::fail_copy ? StatusCode::kIo : StatusCode::kUnavailable)
+              << logits.status().to_string();
           EXPECT_THAT(logits.status().message(), HasSubstr("injected"));
         }
       }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Wrong bytes and failing reads, at every place where they can happen: the result is the right logits or an error that names the
-// place, the session stays where it was, and the engine works again as soon as the disk does.
+// Wrong bytes and failing reads, at every place where they can happen: the result is the right logits or an error that names
+// the place, the session stays where it was, and the engine works again as soon as the disk does.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,10 +18,10 @@
 namespace pointsman {
 namespace {
 
-using testing::MemoryModel;
-using testing::ReadCall;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using testing::MemoryModel;
+using testing::ReadCall;
 
 std::vector<int32_t> some_tokens(int64_t vocab, size_t n) {
   std::mt19937 random(7);
@@ -86,7 +86,9 @@ Reference reference_of(MemoryModel& model, size_t num_tokens) {
 
 std::vector<MemoryModel::Range> touched_ranges(const MemoryModel& model, const Reference& r, bool with_dense) {
   std::vector<MemoryModel::Range> all = model.ranges();
-  std::erase_if(all, [&](const MemoryModel::Range& x) { return x.expert < 0 ? !with_dense : r.routed.count({x.layer, x.expert}) == 0; });
+  std::erase_if(all, [&](const MemoryModel::Range& x) {
+    return x.expert < 0 ? !with_dense : r.routed.count({x.layer, x.expert}) == 0;
+  });
   std::shuffle(all.begin(), all.end(), std::mt19937(11));
   return all;
 }
@@ -121,7 +123,8 @@ TEST(Faults, AFlippedByteIsNamedAndTheEngineRecovers) {
       const auto logits = run_session(**session, reference.tokens);
       ASSERT_FALSE(logits.ok());
       EXPECT_EQ(logits.status().code(), StatusCode::kCorrupt) << logits.status().to_string();
-      EXPECT_THAT(logits.status().message(), AllOf(HasSubstr(format("layer {} expert {} ", range.layer, range.expert)), HasSubstr("sha256")));
+      EXPECT_THAT(logits.status().message(),
+                  AllOf(HasSubstr(format("layer {} expert {} ", range.layer, range.expert)), HasSubstr("sha256")));
       byte ^= mask;
     }
     const auto logits = run_session(**session, reference.tokens);
@@ -153,7 +156,8 @@ TEST(Faults, WithoutALockFileAByteThatChangesAfterItsFirstReadIsCaught) {
     byte ^= std::byte{0x40};
     ASSERT_FALSE(logits.ok());
     EXPECT_EQ(logits.status().code(), StatusCode::kCorrupt);
-    EXPECT_THAT(logits.status().message(), AllOf(HasSubstr(format("layer {} expert {} ", range.layer, range.expert)), HasSubstr("xxh3")));
+    EXPECT_THAT(logits.status().message(),
+                AllOf(HasSubstr(format("layer {} expert {} ", range.layer, range.expert)), HasSubstr("xxh3")));
     // From where the session stopped.
     logits = run_session(**session, reference.tokens);
     ASSERT_TRUE(logits.ok()) << logits.status().to_string();
@@ -242,7 +246,8 @@ std::string fault_name(const ::testing::TestParamInfo<Fault>& info) {
   constexpr const char* kNames[] = {"Eio", "OneByte", "Half", "Interrupted", "EndOfFile"};
   return kNames[static_cast<int>(info.param)];
 }
-INSTANTIATE_TEST_SUITE_P(Faults, EveryRead, ::testing::Values(Fault::kEio, Fault::kOneByte, Fault::kHalf, Fault::kInterrupted, Fault::kEndOfFile),
+INSTANTIATE_TEST_SUITE_P(Faults, EveryRead,
+                         ::testing::Values(Fault::kEio, Fault::kOneByte, Fault::kHalf, Fault::kInterrupted, Fault::kEndOfFile),
                          fault_name);
 
 }  // namespace

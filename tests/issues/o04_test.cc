@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// O4 (onnxruntime-genai#2609, TorchSpec#101, transformers#32167): the same rope in every spelling gives the same bits; an unknown
-// type is refused by name.
+// O4 (onnxruntime-genai#2609, TorchSpec#101, transformers#32167): the same rope in every spelling gives the same bits; an
+// unknown type is refused by name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -60,7 +60,8 @@ TEST(O04, EverySpellingOfTheSameRopeGivesTheSameBits) {
       continue;
     }
     ++refused;
-    EXPECT_THAT(logits.status().code(), ::testing::AnyOf(StatusCode::kUnsupported, StatusCode::kCorrupt, StatusCode::kInvalidArgument));
+    EXPECT_THAT(logits.status().code(),
+                ::testing::AnyOf(StatusCode::kUnsupported, StatusCode::kCorrupt, StatusCode::kInvalidArgument));
     EXPECT_THAT(logits.status().message(), ::testing::HasSubstr("rope_"));
     // The type that was not understood.
     const auto parsed = parse_json(config);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// O5 (llama.cpp#13768, vllm#6758, transformers#43429): a tied head that is absent, present, different, or tied by a nested flag.
+// O5 (llama.cpp#13768, vllm#6758, transformers#43429): a tied head that is absent, present, different, or tied by a nested
+// flag.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,14 +14,17 @@
 namespace pointsman {
 namespace {
 
-using testing::MemoryModel;
 using ::testing::HasSubstr;
+using testing::MemoryModel;
 
-std::string folder(const std::string& name) { return testing::source_path("tests/golden/qwen3_moe_" + name); }
+std::string folder(const std::string& name) {
+  return testing::source_path("tests/golden/qwen3_moe_" + name);
+}
 
 Result<std::vector<float>> logits_of(const std::string& name) {
   MemoryModel model(folder(name));
-  const auto tokens = testing::read_golden(folder(name == "tied_off_absent" ? "tied_absent" : name) + "/expected.safetensors").at("tokens").i32;
+  const auto tokens =
+      testing::read_golden(folder(name == "tied_off_absent" ? "tied_absent" : name) + "/expected.safetensors").at("tokens").i32;
   PM_ASSIGN_OR_RETURN(auto engine, model.load(testing::memory_model_options()));
   PM_ASSIGN_OR_RETURN(auto session, engine->new_session());
   PM_ASSIGN_OR_RETURN(auto logits, session->prefill(tokens));

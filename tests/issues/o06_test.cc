@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// O6 (MoE-Infinity#108 and #109, TransformerLens#1668): one model in three expert layouts; a misspelt key is named, on both sides.
+// O6 (MoE-Infinity#108 and #109, TransformerLens#1668): one model in three expert layouts; a misspelt key is named, on both
+// sides.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,10 +13,12 @@
 namespace pointsman {
 namespace {
 
-using testing::MemoryModel;
 using ::testing::HasSubstr;
+using testing::MemoryModel;
 
-std::string folder(const std::string& name) { return testing::source_path("tests/golden/qwen3_moe_layout_" + name); }
+std::string folder(const std::string& name) {
+  return testing::source_path("tests/golden/qwen3_moe_layout_" + name);
+}
 
 Result<std::vector<float>> logits_of(const std::string& name) {
   MemoryModel model(folder(name));

@@ -17,7 +17,9 @@ namespace {
 
 using testing::MemoryModel;
 
-std::string folder() { return testing::source_path("tests/golden/qwen3_moe_experts6_one"); }
+std::string folder() {
+  return testing::source_path("tests/golden/qwen3_moe_experts6_one");
+}
 
 TEST(O09, ExpertsWithoutATokenAreNeverRead) {
   MemoryModel model(folder());
@@ -34,7 +36,8 @@ TEST(O09, ExpertsWithoutATokenAreNeverRead) {
   model.fs.set_hook([&](const testing::ReadCall& call) -> std::optional<Result<size_t>> {
     const std::lock_guard lock(mutex);
     for (const auto& r : ranges) {
-      if (r.file == call.path && call.offset < r.offset + r.size_bytes && r.offset < call.offset + call.out.size()) read.insert({r.layer, r.expert});
+      if (r.file == call.path && call.offset < r.offset + r.size_bytes && r.offset < call.offset + call.out.size())
+        read.insert({r.layer, r.expert});
     }
     return std::nullopt;
   });
@@ -76,7 +79,9 @@ TEST(O09, OpsOnZeroRowsDoNothing) {
   const Tensor weight = Tensor::matrix(w, DType::kF32, 16, 16);
   EXPECT_TRUE(ops::matmul(ctx, {.x = none, .w = weight, .y = none}).ok());
   EXPECT_TRUE(ops::rms_norm(ctx, {.x = none, .weight = w, .out_f32 = none}).ok());
-  EXPECT_TRUE(ops::swiglu_ffn(ctx, {.x = none, .w_gate = weight, .w_up = weight, .w_down = weight, .act = none, .out = none, .rows = 0}).ok());
+  EXPECT_TRUE(
+      ops::swiglu_ffn(ctx, {.x = none, .w_gate = weight, .w_up = weight, .w_down = weight, .act = none, .out = none, .rows = 0})
+          .ok());
   for (const float x : memory) EXPECT_EQ(x, 0);
 }
 

@@ -37,7 +37,9 @@ Opened open(MemoryFs& fs) {
 MemoryModel::MemoryModel(const std::string& folder) {
   FileSystem& real = FileSystem::real();
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (!entry.is_regular_file() || entry.path().filename() == "expected.safetensors" || entry.path().filename() == kLockFileName) continue;
+    if (!entry.is_regular_file() || entry.path().filename() == "expected.safetensors" ||
+        entry.path().filename() == kLockFileName)
+      continue;
     const auto file = need(real.open(entry.path()));
     std::vector<std::byte> bytes(need(file->stat()).size_bytes);
     const Status read = read_exact(*file, bytes, 0);
@@ -51,13 +53,21 @@ std::vector<MemoryModel::Range> MemoryModel::ranges() const {
   const auto path = [&](uint32_t file_idx) { return join_path(kMemoryModelDir, o.checkpoint->files()[file_idx].name); };
   std::vector<Range> all;
   for (const DenseBinding& b : o.binding.dense) {
-    all.push_back({.file = path(b.entry->file_idx), .offset = b.entry->offset, .size_bytes = b.entry->size_bytes, .tensor = std::string(b.entry->name)});
+    all.push_back({.file = path(b.entry->file_idx),
+                   .offset = b.entry->offset,
+                   .size_bytes = b.entry->size_bytes,
+                   .tensor = std::string(b.entry->name)});
   }
   const ExpertCatalogue* experts = o.binding.experts.get();
   for (int l = 0; experts != nullptr && l < experts->num_layers(); ++l) {
     for (int e = 0; e < experts->num_experts(); ++e) {
       for (const ExpertPartInfo& p : experts->at(l, e).parts) {
-        all.push_back({.file = path(p.file_idx), .offset = p.offset, .size_bytes = p.size_bytes, .tensor = {}, .layer = experts->layer_id(l), .expert = e});
+        all.push_back({.file = path(p.file_idx),
+                       .offset = p.offset,
+                       .size_bytes = p.size_bytes,
+                       .tensor = {},
+                       .layer = experts->layer_id(l),
+                       .expert = e});
       }
     }
   }
@@ -107,13 +117,22 @@ Result<std::unique_ptr<Engine>> MemoryModel::load(const EngineOptions& options) 
 uint64_t MemoryModel::smallest_budget(const EngineOptions& options) {
   const Opened o = open(fs);
   const PlacementMap placement = need(resolve_placement(o.binding, options.placement));
-  return need(make_plan({.config = o.config, .checkpoint = *o.checkpoint, .binding = o.binding, .placement = placement, .options = options}))
+  return need(make_plan({.config = o.config,
+                         .checkpoint = *o.checkpoint,
+                         .binding = o.binding,
+                         .placement = placement,
+                         .options = options}))
       .smallest_budget_bytes;
 }
 
 EngineOptions memory_model_options() {
-  return {.model_dir = kMemoryModelDir, .memory_bytes = 64 << 20, .num_threads = 2, .context_length = 64, .numerics = Numerics::kFp32,
-          .num_readers = 1, .load_tokenizer = false};
+  return {.model_dir = kMemoryModelDir,
+          .memory_bytes = 64 << 20,
+          .num_threads = 2,
+          .context_length = 64,
+          .numerics = Numerics::kFp32,
+          .num_readers = 1,
+          .load_tokenizer = false};
 }
 
 std::string small_model_folder() {

@@ -17,12 +17,13 @@ inline constexpr const char* kMemoryModelDir = "/model";
 
 class MemoryModel {
  public:
-  // Copies the files of `folder`, without its subfolders and lock file, to kMemoryModelDir. Aborts the test program when it cannot.
+  // Copies the files of `folder`, without its subfolders and lock file, to kMemoryModelDir. Aborts the test program when it
+  // cannot.
   explicit MemoryModel(const std::string& folder);
 
   // A byte range that belongs to one dense tensor or to one part of one expert.
   struct Range {
-    std::string file;    // path in fs
+    std::string file;  // path in fs
     uint64_t offset = 0;
     uint64_t size_bytes = 0;
     std::string tensor;  // of a dense tensor, else empty
