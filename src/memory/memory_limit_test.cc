@@ -17,9 +17,9 @@ struct Machine {
   testing::MemoryFs fs;
   void file(const std::string& path, std::string_view text) {
     const auto bytes = std::as_bytes(std::span(text));
-    fs.put("/root" + path, {bytes.begin(), bytes.end()});
+    fs.put("/machine" + path, {bytes.begin(), bytes.end()});
   }
-  MemoryLimits read() { return read_memory_limits(fs, "/root"); }
+  MemoryLimits read() { return read_memory_limits(fs, "/machine"); }
   void memory(std::string_view available_kib) {
     file("/proc/meminfo",
          "MemTotal:       24683652 kB\nMemFree:         1000 kB\nMemAvailable:   " + std::string(available_kib) + " kB\n");
@@ -70,7 +70,7 @@ TEST(MemoryLimit, V2FindsTheTightestLevelUpTheTree) {
   const MemoryLimits limits = m.read();
   EXPECT_EQ(limits.container_limit_bytes, 8 * kGiB);
   EXPECT_EQ(limits.container_room_bytes(), 2 * kGiB);
-  EXPECT_EQ(limits.container_path, "/root/sys/fs/cgroup/a");
+  EXPECT_EQ(limits.container_path, "/machine/sys/fs/cgroup/a");
   EXPECT_EQ(default_budget_bytes(limits), 2 * kGiB / 5 * 4);
 }
 
@@ -154,8 +154,8 @@ TEST(MemoryLimit, NonsenseIsIgnored) {
 TEST(MemoryLimit, ResidentSet) {
   Machine m;
   m.file("/proc/self/status", "Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n");
-  EXPECT_EQ(current_rss_bytes(m.fs, "/root"), 1u << 20);
-  EXPECT_EQ(peak_rss_bytes(m.fs, "/root"), 2u << 20);
+  EXPECT_EQ(current_rss_bytes(m.fs, "/machine"), 1u << 20);
+  EXPECT_EQ(peak_rss_bytes(m.fs, "/machine"), 2u << 20);
 }
 
 TEST(MemoryLimit, ThisMachineAnswers) {
