@@ -29,7 +29,7 @@ struct KernelTable;
 
 // Ops that ran on the reference kernel because the device had none, by op. Never silent: logged once per op.
 struct FallbackCounters {
-  static constexpr int kMaxOps = 32;
+  static constexpr int kMaxOps = 64;
   std::atomic<uint64_t> count[kMaxOps] = {};
   bool forbidden = false;  // then a missing kernel is kUnavailable instead
 };

@@ -5,15 +5,30 @@
 #pragma once
 
 #include "ops/context.h"
-#include "tensor/tensor.h"
+#include "tensor/block_format.h"
 
 namespace pointsman::ops {
+
+// The variants of the gate. Default: silu(g) * u.
+//   g' = min(g, limit), u' = max(-limit, min(u, limit)), act = (u' + up_offset) * g' / (1 + exp(-alpha g'))
+// gpt-oss: alpha 1.702, limit 7, up_offset 1; DeepSeek V4: limit 10. The gate has no lower clamp.
+struct SwigluForm {
+  float alpha = 1;
+  float limit = 0;  // 0: no clamp
+  float up_offset = 0;
+  bool is_plain() const { return alpha == 1 && limit == 0 && up_offset == 0; }
+};
 
 struct SwigluFfnArgs {
   Tensor x;                           // [*, hidden] kF32 or kBF16
   const int32_t* x_rows = nullptr;    // device [rows] or null: which row of x
-  Tensor w_gate, w_up;                // [intermediate, hidden]; dtypes as in MatmulArgs
-  Tensor w_down;                      // [hidden, intermediate]
+  Weight w_gate, w_up;                // [intermediate, hidden]; dtypes as in MatmulArgs. Or w_up empty and w_gate [2 * intermediate,
+                                      // hidden] with gate and up outputs in turn (gpt-oss): kF32 x, and a coded or kInOut weight
+  Weight w_down;                      // [hidden, intermediate]
+  const float* gate_bias = nullptr;   // device [intermediate] or null; [2 * intermediate] when interleaved
+  const float* up_bias = nullptr;
+  const float* down_bias = nullptr;   // device [hidden] or null
+  SwigluForm form;
   Tensor act;                         // scratch [rows, intermediate] of x's dtype: silu(g) * u in fp32, rounded once when kBF16
   Tensor out;                         // [*, hidden] kF32
   const int32_t* out_rows = nullptr;  // device [rows] or null: which row of out
@@ -23,11 +38,13 @@ struct SwigluFfnArgs {
   template <class F>
   void each_address(F&& visit) {
     visit(x.data), visit(w_gate.data), visit(w_up.data), visit(w_down.data), visit(act.data), visit(out.data);
+    for (Weight* w : {&w_gate, &w_up, &w_down}) visit(const_cast<void*&>(w->scales));
+    for (const float** p : {&gate_bias, &up_bias, &down_bias}) visit(const_cast<void*&>(reinterpret_cast<const void*&>(*p)));
     visit(const_cast<void*&>(reinterpret_cast<const void*&>(x_rows)));
     visit(const_cast<void*&>(reinterpret_cast<const void*&>(out_rows)));
   }
 };
-// Zero rows are fine: nothing is read or written.
+// Stored formats as in matmul(); gate, up and down share dtype and layout. Zero rows are fine: nothing is read or written.
 Status swiglu_ffn(OpContext& ctx, const SwigluFfnArgs& args);
 
 }  // namespace pointsman::ops

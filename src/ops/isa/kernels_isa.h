@@ -6,6 +6,7 @@
 
 #include "ops/isa/math.h"
 #include "ops/isa/tile.h"
+#include "ops/isa/weight_rows.h"
 #include "ops/matmul/matmul_isa.h"
 #include "ops/activation/swiglu_isa.h"
 #include "ops/norm/rms_norm_isa.h"
@@ -25,15 +26,19 @@ inline void fill_table(KernelTable& t) {
   t.embedding = embedding_kernel;
   t.matmul_bf16_bf16 = matmul_kernel<Bf16Dot>;
   t.matmul_f32_bf16 = matmul_kernel<F32Dot<bf16>>;
+  t.matmul_f32_coded = matmul_coded_kernel;
   t.matmul_f32_f16 = matmul_kernel<F32Dot<f16>>;
   t.matmul_f32_f32 = matmul_kernel<F32Dot<float>>;
+  t.matmul_f32_in_out = matmul_in_out_kernel;
   t.qkv_prepare_bf16 = qkv_prepare_kernel<bf16>;
   t.qkv_prepare_f32 = qkv_prepare_kernel<float>;
   t.rms_norm = rms_norm_kernel;
   t.swiglu_ffn_bf16_bf16 = swiglu_kernel<Bf16Dot>;
   t.swiglu_ffn_f32_bf16 = swiglu_kernel<F32Dot<bf16>>;
+  t.swiglu_ffn_f32_coded = swiglu_coded_kernel;
   t.swiglu_ffn_f32_f16 = swiglu_kernel<F32Dot<f16>>;
   t.swiglu_ffn_f32_f32 = swiglu_kernel<F32Dot<float>>;
+  t.swiglu_ffn_f32_in_out = swiglu_in_out_kernel;
 }
 
 }  // namespace

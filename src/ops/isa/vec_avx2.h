@@ -100,6 +100,28 @@ inline float vhighest(Vec a) {
   return _mm_cvtss_f32(_mm_max_ss(d, _mm_movehdup_ps(d)));
 }
 
+// Sixteen element codes, exact, by way of binary16, whose conversion ignores MXCSR. e4m3: a binary16 with the same mantissa whose exponent
+// bias is 8 higher; the multiplication by 256 is exact. e2m1 reads eight bytes, low nibble first; its values are binary16 with a zero low byte.
+inline __m256i e4m3_half(__m128i codes) {
+  const __m256i c = _mm256_cvtepu8_epi16(codes);
+  const __m256i magnitude = _mm256_and_si256(c, _mm256_set1_epi16(0x7f));
+  const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(c, _mm256_set1_epi16(0x80)), 8);
+  const __m256i nan = _mm256_and_si256(_mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f)), _mm256_set1_epi16(0x7c00));
+  return _mm256_or_si256(_mm256_or_si256(sign, nan), _mm256_slli_epi16(magnitude, 7));
+}
+inline __m256i e5m2_half(__m128i codes) { return _mm256_slli_epi16(_mm256_cvtepu8_epi16(codes), 8); }
+inline __m256i e2m1_half(__m128i packed) {
+  const __m128i nibble = _mm_set1_epi8(15);
+  const __m128i low = _mm_and_si128(packed, nibble), high = _mm_and_si128(_mm_srli_epi16(packed, 4), nibble);
+  const __m128i table = _mm_setr_epi8(0, 0x38, 0x3c, 0x3e, 0x40, 0x42, 0x44, 0x46, -0x80, -0x48, -0x44, -0x42, -0x40, -0x3e, -0x3c, -0x3a);
+  return _mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_shuffle_epi8(table, _mm_unpacklo_epi8(low, high))), 8);
+}
+inline __m128i load_codes(const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
+inline Vec from_half(__m256i h) { return {_mm256_cvtph_ps(_mm256_castsi256_si128(h)), _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))}; }
+inline Vec vload_e4m3(const uint8_t* p) { return vmul(from_half(e4m3_half(load_codes(p))), vset(256.0f)); }
+inline Vec vload_e5m2(const uint8_t* p) { return from_half(e5m2_half(load_codes(p))); }
+inline Vec vload_e2m1(const uint8_t* p) { return from_half(e2m1_half(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))); }
+
 struct Pairs {
   __m256i lo, hi;  // elements 0-15 and 16-31: lanes 0-7 and 8-15
 };

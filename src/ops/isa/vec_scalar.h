@@ -10,6 +10,7 @@
 #include <xmmintrin.h>
 #endif
 
+#include "tensor/block_format.h"
 #include "tensor/dtype.h"
 
 namespace pointsman::ops {
@@ -82,6 +83,24 @@ inline float tree(const Vec& a, F&& join) {
 inline float vsum(const Vec& a) { return tree(a, [](float x, float y) { return x + y; }); }
 inline void vsum4(const Vec& a, const Vec& b, const Vec& c, const Vec& d, float* out) { out[0] = vsum(a), out[1] = vsum(b), out[2] = vsum(c), out[3] = vsum(d); }
 inline float vhighest(const Vec& a) { return tree(a, [](float x, float y) { return x > y ? x : y; }); }
+
+// Sixteen element codes, exact. e2m1 reads eight bytes, low nibble first.
+struct E4m3Table {
+  float value[256];
+  constexpr E4m3Table() : value{} {
+    for (int i = 0; i < 256; ++i) value[i] = e4m3_to_float(static_cast<uint8_t>(i));
+  }
+};
+inline Vec vload_e4m3(const uint8_t* p) {
+  static constexpr E4m3Table kTable;
+  return each([&](int i) { return kTable.value[p[i]]; });
+}
+inline Vec vload_e5m2(const uint8_t* p) {
+  return each([&](int i) { return to_float(f16{static_cast<uint16_t>(p[i] << 8)}); });
+}
+inline Vec vload_e2m1(const uint8_t* p) {
+  return each([&](int i) { return e2m1_to_float(static_cast<uint8_t>(p[i / 2] >> (i % 2 * 4))); });
+}
 
 struct Pairs {
   float even[16], odd[16];

@@ -12,6 +12,13 @@ Status matmul(OpContext& ctx, const MatmulArgs& a) {
   }
   if (a.y.dtype != DType::kF32) return error(StatusCode::kInvalidArgument, "matmul: y is {}, expected F32", dtype_name(a.y.dtype));
   if (a.y.rows == 0) return ok_status();
+  if (!is_computable(a.w)) {
+    return error(StatusCode::kInvalidArgument, "matmul: W {} with blocks of {} x {} and {} scales is not defined", dtype_name(a.w.dtype),
+                 a.w.format.block_rows, a.w.format.block_cols, dtype_name(a.w.format.scale_dtype));
+  }
+  if (a.x.dtype == DType::kF32 && a.w.layout == WeightLayout::kInOut) return PM_DISPATCH(ctx, matmul_f32_in_out, a);
+  if (a.x.dtype == DType::kF32 && is_coded(a.w.dtype)) return PM_DISPATCH(ctx, matmul_f32_coded, a);
+  if (a.w.layout == WeightLayout::kInOut) return error(StatusCode::kInvalidArgument, "matmul: x {} with a transposed W is not defined", dtype_name(a.x.dtype));
   if (a.x.dtype == DType::kBF16 && a.w.dtype == DType::kBF16) return PM_DISPATCH(ctx, matmul_bf16_bf16, a);
   if (a.x.dtype == DType::kF32 && a.w.dtype == DType::kBF16) return PM_DISPATCH(ctx, matmul_f32_bf16, a);
   if (a.x.dtype == DType::kF32 && a.w.dtype == DType::kF16) return PM_DISPATCH(ctx, matmul_f32_f16, a);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matmul on tiles. Include a vec_*.h and isa/tile.h first.
+// Matmul on tiles. Include a vec_*.h, isa/tile.h and isa/weight_rows.h first.
 #pragma once
 
 #include "base/thread_pool.h"
@@ -68,6 +68,43 @@ void matmul_kernel(ThreadPool& pool, const MatmulArgs& a) {
       [&](int64_t m, int64_t n, int64_t count, const float* values) {
         store_row(a.y.row<float>(m) + n, values, a.bias != nullptr ? a.bias + n : nullptr, a.accumulate, count);
       });
+}
+
+// for_each_tile for weights in any stored format: see isa/weight_rows.h.
+template <class Rows, bool kInOut, class XRow, class Store>
+void for_each_block(ThreadPool& pool, int64_t rows, const Weight& w, XRow&& x_row, Store&& store) {
+  const Rows stored(w);
+  const int64_t n_step = (columns_per_range(rows, w.cols * Rows::Code::kBits / 8) + 15) / 16 * 16;
+  const int64_t n_blocks = (w.rows + n_step - 1) / n_step;
+  const int64_t m_blocks = (rows + kMaxBlockRows - 1) / kMaxBlockRows;
+  pool.parallel_for(n_blocks * m_blocks, 1, [&](int64_t first, int64_t last) {
+    // Eight rows or fewer go with up to kMaxColumns columns, more with kColumnBlock.
+    float values[kMaxBlockRows * kColumnBlock];
+    for (int64_t block = first; block < last; ++block) {
+      const int64_t n0 = block / m_blocks * n_step, n1 = smaller(w.rows, n0 + n_step);
+      const int64_t m0 = block % m_blocks * kMaxBlockRows, m1 = smaller(rows, m0 + kMaxBlockRows);
+      const float* x[kMaxBlockRows];
+      for (int64_t m = m0; m < m1; ++m) x[m - m0] = x_row(m);
+      dot_block<Rows, kInOut>(stored, x, m1 - m0, n0, n1 - n0, w.cols, values, n_step);
+      for (int64_t m = m0; m < m1; ++m) store(m, n0, n1 - n0, values + (m - m0) * n_step);
+    }
+  });
+}
+static_assert(kMaxBlockRows * kColumnBlock >= 8 * kMaxColumns);
+
+template <class Rows, bool kInOut>
+void matmul_rows_kernel(ThreadPool& pool, const MatmulArgs& a) {
+  for_each_block<Rows, kInOut>(
+      pool, a.y.rows, a.w, [&](int64_t m) { return a.x.row<const float>(a.x_rows != nullptr ? a.x_rows[m] : m); },
+      [&](int64_t m, int64_t n, int64_t count, const float* values) {
+        store_row(a.y.row<float>(m) + n, values, a.bias != nullptr ? a.bias + n : nullptr, a.accumulate, count);
+      });
+}
+inline void matmul_coded_kernel(ThreadPool& pool, const MatmulArgs& a) {
+  with_coded_rows(a.w.dtype, [&]<class Rows>() { matmul_rows_kernel<Rows, false>(pool, a); });
+}
+inline void matmul_in_out_kernel(ThreadPool& pool, const MatmulArgs& a) {
+  with_plain_rows(a.w.dtype, [&]<class Rows>() { matmul_rows_kernel<Rows, true>(pool, a); });
 }
 
 }  // namespace
