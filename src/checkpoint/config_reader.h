@@ -81,6 +81,11 @@ void read_layer_windows(ConfigReader& reader, bool window_in_every_layer, ModelC
 void read_moe(ConfigReader& reader, ModelConfig& config);
 // Fills rope from rope_scaling / rope_parameters / rope_theta in all their spellings. REQUIRES: windows and head_dim are read.
 void read_rope(ConfigReader& reader, ModelConfig& config);
+// Fills config.rope from one rope dictionary at `path`; `partial` is its partial_rotary_factor, when it has one.
+void read_rope_dictionary(ConfigReader& reader, const Json& dictionary, const std::string& path, ModelConfig& config, double& partial);
+// Everything that only deepseek_v4 has: kinds of layers, ropes, indexer, hyper-connections, router (deepseek_v4_config.cc).
+// REQUIRES: sizes and read_moe() are read.
+void read_deepseek_v4(ConfigReader& reader, ModelConfig& config);
 // eos, bos and pad: generation_config.json before config.json.
 void read_token_ids(ConfigReader& reader, const Json& generation, ModelConfig& config);
 

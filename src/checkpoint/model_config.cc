@@ -22,8 +22,12 @@ struct Family {
   int64_t num_key_value_heads;
   int64_t head_dim;            // 0: hidden_size / num_attention_heads
   bool window_in_every_layer;  // with use_sliding_window; otherwise layer_types or max_window_layers say which
+  // Reads windows, ropes and what else only this family has; null: the common keys.
+  void (*read_own)(ConfigReader& reader, ModelConfig& config) = nullptr;
 };
 constexpr Family kFamilies[] = {
+    {.model_type = "deepseek_v4", .is_moe = true, .num_key_value_heads = 1, .head_dim = 512, .window_in_every_layer = true,
+     .read_own = read_deepseek_v4},
     {.model_type = "qwen3", .is_moe = false, .num_key_value_heads = 32, .head_dim = 128, .window_in_every_layer = false},
     {.model_type = "qwen3_moe", .is_moe = true, .num_key_value_heads = 4, .head_dim = 0, .window_in_every_layer = true},
 };
@@ -134,8 +138,12 @@ Result<ModelConfig> normalize_config(const Json& config, const Json& generation)
   if (family->is_moe) read_moe(r, c);
   const bool has_dense = std::find(c.layer_is_moe.begin(), c.layer_is_moe.end(), false) != c.layer_is_moe.end();
   if (has_dense) c.intermediate_size = r.integer("intermediate_size", {"intermediate_size"}, 1, kMaxDim);
-  read_layer_windows(r, family->window_in_every_layer, c);
-  read_rope(r, c);
+  if (family->read_own != nullptr) {
+    if (r.status().ok()) family->read_own(r, c);
+  } else {
+    read_layer_windows(r, family->window_in_every_layer, c);
+    read_rope(r, c);
+  }
   read_token_ids(r, generation, c);
   PM_RETURN_IF_ERROR(r.status());
   c.ignored_keys = r.unread_keys(harmless_keys());

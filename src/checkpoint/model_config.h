@@ -30,6 +30,34 @@ struct RopeConfig {
 
 enum class RouterScore { kSoftmax, kSigmoid, kSqrtSoftplus, kSoftmaxOverTopK };
 
+// How a layer's attention sees tokens beyond its window (DeepSeek-V4): not at all, as entries that pool `sparse_ratio` tokens
+// (overlapping windows, the best of them chosen per query by an indexer), or as entries that pool `heavy_ratio` tokens (all of them).
+enum class CompressKind : uint8_t { kNone, kSparse, kHeavy };
+
+struct CompressedAttentionConfig {
+  std::vector<CompressKind> layers;  // one per layer; empty: the family has no such attention
+  int64_t sparse_ratio = 4, heavy_ratio = 128;
+  RopeConfig rope;  // of layers that have entries; the others use ModelConfig::rope
+  int64_t q_lora_rank = 0;
+  int64_t o_groups = 0, o_lora_rank = 0;  // the output projection: groups of heads, each to o_lora_rank channels, then all to hidden
+  int64_t index_n_heads = 0, index_head_dim = 0, index_topk = 0;
+
+  bool has(CompressKind kind) const {
+    for (const CompressKind k : layers) {
+      if (k == kind) return true;
+    }
+    return false;
+  }
+  int64_t ratio(CompressKind kind) const { return kind == CompressKind::kSparse ? sparse_ratio : kind == CompressKind::kHeavy ? heavy_ratio : 0; }
+};
+
+// Hyper-connections: the residual is `streams` rows that every layer mixes.
+struct HyperConnectionConfig {
+  int64_t streams = 0;  // 0: one plain residual
+  int64_t sinkhorn_iters = 0;
+  double eps = 0;
+};
+
 struct ModelConfig {
   std::string model_type;   // "qwen3_moe", "qwen3", ...
   std::string torch_dtype;  // informative
@@ -57,6 +85,13 @@ struct ModelConfig {
   bool norm_topk_prob = false;
   double routed_scaling_factor = 1;
   std::vector<bool> layer_is_moe;  // one per layer
+  RouterScore router_score = RouterScore::kSoftmax;
+  int64_t num_hash_layers = 0;  // first layers whose experts follow from the token id alone
+  double swiglu_limit = 0;      // gate <= limit, -limit <= up <= limit before SiLU; 0: no clamp
+
+  int64_t rotary_dim = 0;  // channels of a head that turn, when not all: the last ones (DeepSeek-V4)
+  CompressedAttentionConfig compressed;
+  HyperConnectionConfig hyper;
 
   std::vector<int64_t> eos_token_ids;  // generation_config.json before config.json
   int64_t bos_token_id = -1;

@@ -164,29 +164,31 @@ std::string read_type(ConfigReader& reader, RopeReader& r) {
 
 }  // namespace
 
+void read_rope_dictionary(ConfigReader& reader, const Json& dict, const std::string& path, ModelConfig& c, double& partial) {
+  RopeReader r(reader, dict, path);
+  r.number("rope_theta", kMinTheta, kMaxTheta, c.rope.theta);
+  r.number("partial_rotary_factor", 0, 1, partial);
+  const std::string type = read_type(reader, r);
+  if (type == "default") {
+    c.rope.type = RopeType::kDefault;
+  } else if (type == "linear") {
+    c.rope.type = RopeType::kLinear;
+    r.required_number("factor", type, 1e-6, kMaxFactor, c.rope.factor);
+  } else if (type == "yarn") {
+    read_yarn(reader, r, c);
+  } else {
+    reader.fail(error(StatusCode::kUnsupported, "{}: rope type {} is not supported; known are default, linear, yarn", path,
+                      json_quote(type.substr(0, 64))));
+  }
+}
+
 void read_rope(ConfigReader& reader, ModelConfig& c) {
   c.rope.theta = reader.number_or("rope.theta", {"rope_theta"}, kMinTheta, kMaxTheta, 10000, "default of " + c.model_type);
   double partial = reader.number_or("partial_rotary_factor", {"partial_rotary_factor"}, 0, 1, 1, "default of " + c.model_type);
   std::string path;
   const Json* dict = find_dictionary(reader, path);
   if (dict != nullptr) dict = select_attention_type(reader, dict, path, c);
-  if (dict != nullptr) {
-    RopeReader r(reader, *dict, path);
-    r.number("rope_theta", kMinTheta, kMaxTheta, c.rope.theta);
-    r.number("partial_rotary_factor", 0, 1, partial);
-    const std::string type = read_type(reader, r);
-    if (type == "default") {
-      c.rope.type = RopeType::kDefault;
-    } else if (type == "linear") {
-      c.rope.type = RopeType::kLinear;
-      r.required_number("factor", type, 1e-6, kMaxFactor, c.rope.factor);
-    } else if (type == "yarn") {
-      read_yarn(reader, r, c);
-    } else {
-      reader.fail(error(StatusCode::kUnsupported, "{}: rope type {} is not supported; known are default, linear, yarn", path,
-                        json_quote(type.substr(0, 64))));
-    }
-  }
+  if (dict != nullptr) read_rope_dictionary(reader, *dict, path, c, partial);
   if (partial != 1) {
     reader.fail(error(StatusCode::kUnsupported, "{}: partial_rotary_factor {} is not supported for {}; expected 1",
                       reader.where(), partial, c.model_type));

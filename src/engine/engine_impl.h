@@ -67,7 +67,7 @@ struct Engine::Impl {
   Charge host_scratch_charge;
   std::vector<std::byte> host_scratch_bytes;
   HostScratch host;
-  RopeTable rope;
+  RopeTable rope, compress_rope;
   ForwardOptions forward;
   std::string model_digest;
   uint64_t guard_fired = 0;
@@ -79,7 +79,12 @@ struct Session::Impl {
   Engine::Impl* engine = nullptr;
   KvCache cache;
   int64_t position = 0;
+  // Tokens so far, where the cache forgets: what rings lost is computed again. Charged.
+  Charge history_charge;
+  std::vector<int32_t> history;
 
+  // Makes the cache able to go on at `position`.
+  Status resume();
   Result<std::span<const float>> run(std::span<const int32_t> tokens, TraceSink* sink);
   Status run_pass(std::span<const int32_t> tokens, int64_t first_position, bool is_last, TraceSink* sink);
 };

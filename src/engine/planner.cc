@@ -33,7 +33,8 @@ ExpertStoreOptions store_options(const EngineOptions& o, int64_t slots) {
 }  // namespace
 
 uint64_t session_bytes(const ModelConfig& config, const EngineOptions& options) {
-  return align_up(KvCache::bytes(config, options.numerics, options.context_length), kPageBytes);
+  const uint64_t history = config.compressed.layers.empty() ? 0 : static_cast<uint64_t>(options.context_length) * sizeof(int32_t);
+  return align_up(KvCache::bytes(config, options.numerics, options.context_length), kPageBytes) + align_up(history, kPageBytes);
 }
 
 Result<MemoryPlan> make_plan(const PlanRequest& r) {
@@ -143,7 +144,7 @@ Result<MemoryPlan> make_plan(const PlanRequest& r) {
     const double miss = 1 - static_cast<double>(plan.num_slots) / static_cast<double>(plan.num_experts_total);
     plan.expected_disk_bytes_per_token = static_cast<uint64_t>(static_cast<double>(routed) * miss);
   }
-  plan.kv_bytes_per_token = KvCache::bytes(c, o.numerics, 1);
+  plan.kv_bytes_per_token = KvCache::bytes_per_token(c, o.numerics);
   return plan;
 }
 

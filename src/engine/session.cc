@@ -14,6 +14,11 @@ Result<std::unique_ptr<Session>> Engine::new_session() {
   session->engine = impl_.get();
   PM_ASSIGN_OR_RETURN(session->cache, KvCache::make(*impl_->device, impl_->budget, impl_->config, impl_->options.numerics,
                                                     impl_->options.context_length));
+  if (session->cache.forgets()) {
+    const size_t tokens = static_cast<size_t>(impl_->options.context_length);
+    PM_ASSIGN_OR_RETURN(session->history_charge, Charge::make(impl_->budget, MemoryClass::kKvCache, align_up(tokens * sizeof(int32_t), kPageBytes)));
+    session->history.resize(tokens);
+  }
   return std::unique_ptr<Session>(new Session(std::move(session)));
 }
 
@@ -55,6 +60,7 @@ Result<std::span<const float>> Session::Impl::run(std::span<const int32_t> token
                                                  static_cast<uint64_t>(e.plan.prefill_chunk * widest) * sizeof(float)));
   }
 
+  PM_RETURN_IF_ERROR(resume());
   // The position moves only when everything went well: cache rows beyond it are overwritten by the next attempt.
   const int64_t chunk = e.plan.prefill_chunk;
   for (int64_t done = 0; done < static_cast<int64_t>(tokens.size()); done += chunk) {
@@ -66,9 +72,25 @@ Result<std::span<const float>> Session::Impl::run(std::span<const int32_t> token
     const Status rest = e.stream->synchronize();
     PM_RETURN_IF_ERROR(status);
     PM_RETURN_IF_ERROR(rest);
+    if (cache.forgets()) std::copy(part.begin(), part.end(), history.begin() + position + done);
   }
   position += static_cast<int64_t>(tokens.size());
   return std::span<const float>(e.host.logits, static_cast<size_t>(e.config.vocab_size));
+}
+
+Status Session::Impl::resume() {
+  if (cache.reaches(position)) return ok_status();
+  Engine::Impl& e = *engine;
+  PM_ASSIGN_OR_RETURN(int64_t at, cache.restore(*e.stream, position));
+  while (at < position) {
+    const int64_t n = std::min(e.plan.prefill_chunk, position - at);
+    const Status status = run_pass(std::span(history).subspan(static_cast<size_t>(at), static_cast<size_t>(n)), at, false, nullptr);
+    const Status rest = e.stream->synchronize();
+    PM_RETURN_IF_ERROR(status);
+    PM_RETURN_IF_ERROR(rest);
+    at += n;
+  }
+  return ok_status();
 }
 
 Status Session::Impl::run_pass(std::span<const int32_t> tokens, int64_t first_position, bool is_last, TraceSink* sink) {
@@ -78,6 +100,7 @@ Status Session::Impl::run_pass(std::span<const int32_t> tokens, int64_t first_po
                     .options = e.forward,
                     .weights = *e.binding.weights,
                     .rope = e.rope,
+                    .compress_rope = e.compress_rope,
                     .scratch = e.scratch,
                     .host = e.host,
                     .experts = e.store.get(),
@@ -85,7 +108,9 @@ Status Session::Impl::run_pass(std::span<const int32_t> tokens, int64_t first_po
                     .guard_fired = e.guard_fired,
                     .sink = sink},
                    tokens, first_position);
+  cache.begin_pass(first_position, first_position + static_cast<int64_t>(tokens.size()));
   PM_RETURN_IF_ERROR(pass.run(*e.arch));
+  PM_RETURN_IF_ERROR(cache.snapshot(*e.stream, first_position + static_cast<int64_t>(tokens.size())));
   if (sink != nullptr && sink->wants("logits")) PM_RETURN_IF_ERROR(pass.trace_logits());
   return is_last ? pass.last_logits() : ok_status();
 }

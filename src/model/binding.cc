@@ -83,11 +83,13 @@ const TensorEntry* Binder::use_shaped(const std::string& name, std::initializer_
                    dtype_name(entry->dtype)));
     return nullptr;
   }
-  if (entry->num_dims != shape.size() || !std::equal(shape.begin(), shape.end(), entry->shape)) {
-    problem(format("{}: shape {}, but config.json implies {}", name, shape_string(*entry), join_dims(shape)));
-    return nullptr;
-  }
-  return entry;
+  return check_shape(*entry, shape) ? entry : nullptr;
+}
+
+bool Binder::check_shape(const TensorEntry& entry, std::initializer_list<int64_t> shape) {
+  if (entry.num_dims == shape.size() && std::equal(shape.begin(), shape.end(), entry.shape)) return true;
+  problem(format("{}: shape {}, but config.json implies {}", entry.name, shape_string(entry), join_dims(shape)));
+  return false;
 }
 
 void Binder::matrix(const std::string& name, int64_t rows, int64_t cols, Tensor& out, const std::string& unit) {
@@ -101,6 +103,34 @@ void Binder::vector(const std::string& name, int64_t n, const float*& out, const
   const TensorEntry* entry = use_shaped(name, {n});
   if (entry == nullptr) return;
   binding_.dense.push_back({.entry = entry, .vector = &out, .unit = unit, .device_bytes = static_cast<uint64_t>(n) * sizeof(float)});
+}
+
+void Binder::array(const std::string& name, std::initializer_list<int64_t> shape, const float*& out, const std::string& unit) {
+  const TensorEntry* entry = use_shaped(name, shape);
+  if (entry == nullptr) return;
+  binding_.dense.push_back(
+      {.entry = entry, .vector = &out, .unit = unit, .device_bytes = static_cast<uint64_t>(entry->num_elements()) * sizeof(float)});
+}
+
+void Binder::table(const std::string& name, int64_t rows, int64_t cols, int64_t limit, const int32_t*& out, const std::string& unit) {
+  const TensorEntry* entry = use(name);
+  if (entry == nullptr || !check_shape(*entry, {rows, cols})) return;
+  if (entry->dtype != DType::kI64 && entry->dtype != DType::kI32) {
+    return problem(format("{}: stored as {}, expected I64 or I32", name, dtype_name(entry->dtype)));
+  }
+  binding_.dense.push_back({.entry = entry, .table = &out, .table_limit = limit, .unit = unit,
+                            .device_bytes = static_cast<uint64_t>(rows * cols) * sizeof(int32_t)});
+}
+
+int64_t Binder::ignore_prefix(std::string_view prefix) {
+  int64_t count = 0;
+  const auto tensors = checkpoint_.tensors();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].name.starts_with(prefix)) continue;
+    used_[i] = true;
+    ++count;
+  }
+  return count;
 }
 
 void Binder::ignore(std::string_view name) {

@@ -22,8 +22,10 @@ namespace pointsman {
 // One dense tensor: where it lies, and the view that load() fills in.
 struct DenseBinding {
   const TensorEntry* entry = nullptr;
-  Tensor* matrix = nullptr;          // exactly one of the two is set
+  Tensor* matrix = nullptr;          // exactly one of the three is set
   const float** vector = nullptr;
+  const int32_t** table = nullptr;   // integers of any width, held in 32 bits
+  int64_t table_limit = 0;           // exclusive upper bound of its values
   std::string unit;                  // placement unit: "embed_tokens", "layers.3.attention", ...
   uint64_t device_bytes = 0;         // what it takes in the weight buffer (vectors are widened to fp32)
 };
@@ -46,6 +48,12 @@ class Binder {
   void matrix(const std::string& name, int64_t rows, int64_t cols, Tensor& out, const std::string& unit);
   // A vector of n elements, held in fp32.
   void vector(const std::string& name, int64_t n, const float*& out, const std::string& unit);
+  // The same for more dimensions, held contiguous.
+  void array(const std::string& name, std::initializer_list<int64_t> shape, const float*& out, const std::string& unit);
+  // A matrix of ids in [0, limit), stored I64 or I32; load() refuses others.
+  void table(const std::string& name, int64_t rows, int64_t cols, int64_t limit, const int32_t*& out, const std::string& unit);
+  // Tensors that are known and not needed: how many there were.
+  int64_t ignore_prefix(std::string_view prefix);
   // All routed experts of a layer under `prefix` (".../mlp.experts"): per expert (gate_proj/up_proj/down_proj or w1/w3/w2) or fused
   // (gate_up_proj [experts, 2 * intermediate, hidden], down_proj [experts, hidden, intermediate]).
   void experts(int layer, const std::string& prefix, int64_t intermediate, int64_t hidden);
@@ -61,6 +69,7 @@ class Binder {
   const TensorEntry* use(const std::string& name);
   const TensorEntry* use_shaped(const std::string& name, std::initializer_list<int64_t> shape);
   void problem(std::string text);
+  bool check_shape(const TensorEntry& entry, std::initializer_list<int64_t> shape);
 
   const Checkpoint& checkpoint_;
   const ModelConfig& config_;

@@ -12,6 +12,7 @@
 #include "ops/embedding/embedding.h"
 #include "ops/matmul/matmul.h"
 #include "ops/moe/combine.h"
+#include "ops/moe/expert_table.h"
 #include "ops/norm/rms_norm.h"
 
 namespace pointsman {
@@ -42,10 +43,13 @@ Scratch Scratch::carve(Arena& a, const ModelConfig& c, Numerics n, int64_t chunk
     s.report = a.take_array<ops::RouterReport>(1);
     s.x_rows = a.take_array<int32_t>(chunk * c.num_experts_per_tok);
     s.slot_rows = a.take_array<int32_t>(chunk * c.num_experts_per_tok);
+    if (c.num_hash_layers > 0) s.given_ids = a.take_array<int32_t>(chunk * c.num_experts_per_tok);
     s.slots = a.take_matrix(DType::kF32, chunk * c.num_experts_per_tok, c.hidden_size);
   }
   s.last_x = a.take_matrix(DType::kF32, 1, c.hidden_size);
   s.logits = a.take_matrix(DType::kF32, 1, c.vocab_size);
+  s.hyper = HyperScratch::carve(a, c, chunk);
+  s.compressed = CompressedScratch::carve(a, c, n, chunk);
   return s;
 }
 
@@ -62,6 +66,7 @@ HostScratch HostScratch::carve(Arena& a, const ModelConfig& c, int64_t chunk) {
     s.active = a.take_array<int32_t>(c.num_experts);
   }
   s.logits = a.take_array<float>(c.vocab_size);
+  s.compressed = CompressedHostScratch::carve(a, c, chunk);
   return s;
 }
 
@@ -81,12 +86,16 @@ Status ForwardPass::run(const Arch& arch) {
   PM_RETURN_IF_ERROR(stream.copy_to_device(s.cos, parts_.host.cos, table_bytes));
   PM_RETURN_IF_ERROR(stream.copy_to_device(s.sin, parts_.host.sin, table_bytes));
 
+  if (!parts_.config.compressed.layers.empty()) PM_RETURN_IF_ERROR(layers::fill_compressed_ropes(*this));
+
+  const bool has_streams = parts_.config.hyper.streams > 0;
+  if (has_streams) PM_RETURN_IF_ERROR(layers::spread_streams(*this));
   for (size_t i = 0; i < parts_.weights.layers.size(); ++i) {
     const int layer_idx = static_cast<int>(i);
     PM_RETURN_IF_ERROR(arch.layer(*this, parts_.weights.layers[i], layer_idx));
-    if (parts_.sink != nullptr) PM_RETURN_IF_ERROR(record(layer_idx, "hidden", rows(s.h)));
+    if (parts_.sink != nullptr) PM_RETURN_IF_ERROR(record(layer_idx, "hidden", rows(has_streams ? s.hyper.streams : s.h)));
   }
-  return ok_status();
+  return has_streams ? layers::collapse_head(*this) : ok_status();
 }
 
 Status ForwardPass::last_logits() {
@@ -116,9 +125,9 @@ Status ForwardPass::trace_logits() {
   return ok_status();
 }
 
-Status ForwardPass::norm(const float* weight) {
+Status ForwardPass::norm(const Tensor& from, const float* weight) {
   const Scratch& s = parts_.scratch;
-  return ops::rms_norm(parts_.ops, {.x = rows(s.h),
+  return ops::rms_norm(parts_.ops, {.x = from,
                                     .weight = weight,
                                     .eps = static_cast<float>(parts_.config.rms_norm_eps),
                                     .out_f32 = rows(s.x_f32),
@@ -127,6 +136,10 @@ Status ForwardPass::norm(const float* weight) {
 
 Status ForwardPass::linear(const Linear& linear, Tensor y) {
   return ops::matmul(parts_.ops, {.x = x_for(linear.weight), .w = linear.weight, .bias = linear.bias, .y = y});
+}
+
+Status ForwardPass::linear(const Linear& linear, const Tensor& x_f32, const Tensor& x_bf16, Tensor y) {
+  return ops::matmul(parts_.ops, {.x = use_bf16(linear.weight) ? x_bf16 : x_f32, .w = linear.weight, .bias = linear.bias, .y = y});
 }
 
 Status ForwardPass::rotate_and_cache(const float* q_norm, const float* k_norm, int layer_idx) {
@@ -179,6 +192,7 @@ Status ForwardPass::add_mlp(const LayerWeights& w) {
                                       .w_gate = w.gate,
                                       .w_up = w.up,
                                       .w_down = w.down,
+                                      .form = {.limit = static_cast<float>(parts_.config.swiglu_limit)},
                                       .act = Tensor::matrix(parts_.scratch.mlp_act.data, x.dtype, tokens_, w.gate.rows),
                                       .out = rows(parts_.scratch.h),
                                       .accumulate = true,
@@ -192,9 +206,13 @@ Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
   Stream& stream = *parts_.ops.stream;
 
   PM_RETURN_IF_ERROR(ops::matmul(parts_.ops, {.x = rows(s.x_f32), .w = w.router, .y = rows(s.router_logits)}));
+  if (w.expert_table != nullptr) {
+    PM_RETURN_IF_ERROR(ops::expert_table(parts_.ops, {.table = w.expert_table, .tokens = s.ids, .rows = tokens_, .top_k = contract.top_k, .out = s.given_ids}));
+  }
   PM_RETURN_IF_ERROR(ops::route(parts_.ops, {.contract = contract,
                                              .logits = rows(s.router_logits),
                                              .bias = w.router_bias,
+                                             .given_ids = w.expert_table != nullptr ? s.given_ids : nullptr,
                                              .noise = {.enabled = parts_.options.route_noise,
                                                        .seed = parts_.options.route_noise_seed,
                                                        .layer = static_cast<uint32_t>(layer_idx)},
@@ -236,6 +254,7 @@ Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
                                                     .w_gate = gate,
                                                     .w_up = expert.part(ExpertPart::kUp),
                                                     .w_down = expert.part(ExpertPart::kDown),
+                                                    .form = {.limit = static_cast<float>(parts_.config.swiglu_limit)},
                                                     .act = Tensor::matrix(s.mlp_act.data, x.dtype, expert_rows, gate.rows),
                                                     .out = s.slots.slice_rows(0, static_cast<int64_t>(num_slots)),
                                                     .out_rows = s.slot_rows + begin,

@@ -14,6 +14,8 @@
 #include "experts/store.h"
 #include "memory/arena.h"
 #include "model/kv_cache.h"
+#include "model/layers/compressed_attention.h"
+#include "model/layers/hyper_connection.h"
 #include "model/rope.h"
 #include "model/weights.h"
 #include "ops/context.h"
@@ -40,9 +42,12 @@ struct Scratch {
   ops::RouterReport* report = nullptr;
   int32_t* x_rows = nullptr;     // [chunk * top_k] token of each expert row
   int32_t* slot_rows = nullptr;  // [chunk * top_k] slot of each expert row
+  int32_t* given_ids = nullptr;  // [chunk, top_k] experts that follow from the token ids
   Tensor slots;                  // [chunk * top_k, hidden] expert outputs
   Tensor last_x;                 // [1, hidden] final norm of one row
   Tensor logits;                 // [1, vocab]
+  HyperScratch hyper;            // of families that have them
+  CompressedScratch compressed;
 
   // Pieces of `device`; with a counting arena, sizes only.
   static Scratch carve(Arena& device, const ModelConfig& c, Numerics n, int64_t chunk);
@@ -59,6 +64,7 @@ struct HostScratch {
   int32_t* offsets = nullptr;    // [experts + 1]
   int32_t* active = nullptr;     // [experts]
   float* logits = nullptr;       // [vocab]
+  CompressedHostScratch compressed;
 
   static HostScratch carve(Arena& host, const ModelConfig& c, int64_t chunk);
 };
@@ -78,6 +84,7 @@ class ForwardPass {
     const ForwardOptions& options;
     const ModelWeights& weights;
     const RopeTable& rope;
+    const RopeTable& compress_rope;  // of layers with compressed attention; empty without
     const Scratch& scratch;
     const HostScratch& host;
     ExpertStore* experts;        // null for a dense model
@@ -99,10 +106,21 @@ class ForwardPass {
   Tensor q() const { return rows(parts_.scratch.q); }
   Tensor k() const { return rows(parts_.scratch.k); }
   Tensor v() const { return rows(parts_.scratch.v); }
+  const Parts& parts() const { return parts_; }
+  int64_t tokens() const { return tokens_; }
+  int64_t first_position() const { return first_position_; }
+  // The rows of this pass of a scratch matrix.
+  Tensor rows(const Tensor& t) const { return t.slice_rows(0, tokens_); }
+  // In bf16 mode inputs of a matmul with such a weight are rounded to bf16.
+  bool use_bf16(const Tensor& weight) const { return parts_.options.numerics == Numerics::kBf16 && weight.dtype == DType::kBF16; }
   // x = RMSNorm(h) * weight
-  Status norm(const float* weight);
+  Status norm(const float* weight) { return norm(rows(parts_.scratch.h), weight); }
+  // x = RMSNorm(from) * weight; `from` may be x_f32.
+  Status norm(const Tensor& from, const float* weight);
   // y = x W^T + b
   Status linear(const Linear& linear, Tensor y);
+  // The same with another input, in both of its forms (bf16 may be empty in fp32 mode).
+  Status linear(const Linear& linear, const Tensor& x_f32, const Tensor& x_bf16, Tensor y);
   // q, k: per-head norm and RoPE; k, v into the cache of the layer.
   Status rotate_and_cache(const float* q_norm, const float* k_norm, int layer_idx);
   // attention = softmax(q k^T / sqrt(head_dim)) v over the cache of the layer.
@@ -115,8 +133,6 @@ class ForwardPass {
   Status add_moe(const LayerWeights& weights, int layer_idx);
 
  private:
-  Tensor rows(const Tensor& t) const { return t.slice_rows(0, tokens_); }
-  bool use_bf16(const Tensor& weight) const { return parts_.options.numerics == Numerics::kBf16 && weight.dtype == DType::kBF16; }
   Tensor x_for(const Tensor& weight) const { return rows(use_bf16(weight) ? parts_.scratch.x_bf16 : parts_.scratch.x_f32); }
   Status check_routes(int layer_idx);
   Status record(int layer_idx, const char* what, const Tensor& rows_f32);

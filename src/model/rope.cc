@@ -44,9 +44,9 @@ RopeTable::RopeTable(const RopeConfig& rope, int64_t rotary_dim) : inv_freq_(sta
   }
 }
 
-void RopeTable::fill(int64_t first, int64_t tokens, float* cos, float* sin) const {
+void RopeTable::fill(int64_t first, int64_t tokens, float* cos, float* sin, int64_t stride) const {
   for (int64_t t = 0; t < tokens; ++t) {
-    const float position = static_cast<float>(first + t);
+    const float position = static_cast<float>((first + t) * stride);
     for (const float f : inv_freq_) {
       const float angle = position * f;
       *cos++ = std::cos(angle) * attention_factor_;

@@ -17,8 +17,8 @@ class RopeTable {
   explicit RopeTable(const RopeConfig& rope, int64_t rotary_dim);
 
   int64_t rotary_dim() const { return static_cast<int64_t>(inv_freq_.size()) * 2; }
-  // cos and sin [tokens, rotary_dim / 2] for positions first .. first + tokens - 1, attention factor included.
-  void fill(int64_t first, int64_t tokens, float* cos, float* sin) const;
+  // cos and sin [tokens, rotary_dim / 2] for positions (first + t) * stride, attention factor included.
+  void fill(int64_t first, int64_t tokens, float* cos, float* sin, int64_t stride = 1) const;
 
  private:
   std::vector<float> inv_freq_;

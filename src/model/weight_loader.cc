@@ -23,6 +23,23 @@ void widen(const std::byte* src, DType dtype, int64_t n, float* dst) {
   }
 }
 
+// Ids to 32 bits; the index of the first that is not in [0, limit), or -1.
+int64_t narrow(const std::byte* src, DType dtype, int64_t n, int64_t limit, int32_t* dst) {
+  for (int64_t i = 0; i < n; ++i) {
+    int64_t id = 0;
+    if (dtype == DType::kI64) {
+      std::memcpy(&id, src + 8 * i, 8);
+    } else {
+      int32_t narrow_id;
+      std::memcpy(&narrow_id, src + 4 * i, 4);
+      id = narrow_id;
+    }
+    if (id < 0 || id >= limit) return i;
+    dst[i] = static_cast<int32_t>(id);
+  }
+  return -1;
+}
+
 class DenseLoader {
  public:
   DenseLoader(const Checkpoint& checkpoint, const LockFile* lock, Device& device) : checkpoint_(checkpoint), lock_(lock), device_(device) {}
@@ -32,19 +49,8 @@ class DenseLoader {
               FunctionRef<void(uint64_t)> progress) {
     const TensorEntry& entry = *b.entry;
     Sha256 hash;
-    if (b.vector != nullptr) {
-      std::vector<std::byte> raw(entry.size_bytes);
-      std::vector<float> wide(static_cast<size_t>(entry.num_elements()));
-      PM_RETURN_IF_ERROR(checkpoint_.read(entry.file_idx, entry.offset, raw));
-      hash.update(raw);
-      widen(raw.data(), entry.dtype, entry.num_elements(), wide.data());
-      if (device_.host_visible()) {
-        std::memcpy(destination, wide.data(), wide.size() * sizeof(float));
-      } else {
-        PM_RETURN_IF_ERROR(stream->copy_to_device(destination, wide.data(), wide.size() * sizeof(float)));
-        PM_RETURN_IF_ERROR(stream->synchronize());
-      }
-      progress(entry.size_bytes);
+    if (b.matrix == nullptr) {
+      PM_RETURN_IF_ERROR(load_converted(b, destination, stream, hash, progress));
     } else {
       for (uint64_t done = 0; done < entry.size_bytes;) {
         const size_t n = std::min<uint64_t>(kLoadChunkBytes, entry.size_bytes - done);
@@ -63,6 +69,43 @@ class DenseLoader {
   }
 
  private:
+  // Vectors and tables, which the device holds in another dtype than the file: piece by piece.
+  Status load_converted(const DenseBinding& b, std::byte* destination, Stream* stream, Sha256& hash, FunctionRef<void(uint64_t)> progress) {
+    const TensorEntry& entry = *b.entry;
+    const size_t element = static_cast<size_t>(dtype_bits(entry.dtype)) / 8;
+    const int64_t total = entry.num_elements(), at_once = std::min<int64_t>(total, static_cast<int64_t>(kLoadChunkBytes / 8));
+    std::vector<std::byte> raw(static_cast<size_t>(at_once) * element);
+    std::vector<int32_t> ids(b.table != nullptr ? static_cast<size_t>(at_once) : 0);
+    std::vector<float> wide(b.table != nullptr ? 0 : static_cast<size_t>(at_once));
+    for (int64_t done = 0; done < total;) {
+      const int64_t n = std::min(at_once, total - done);
+      const std::span<std::byte> piece = std::span(raw).first(static_cast<size_t>(n) * element);
+      PM_RETURN_IF_ERROR(checkpoint_.read(entry.file_idx, entry.offset + static_cast<uint64_t>(done) * element, piece));
+      hash.update(piece);
+      const void* converted = ids.data();
+      if (b.table != nullptr) {
+        if (const int64_t bad = narrow(piece.data(), entry.dtype, n, b.table_limit, ids.data()); bad >= 0) {
+          return error(StatusCode::kCorrupt, "{}: element {} is outside 0 to {}; the tensor does not belong to this config.json", entry.name, done + bad,
+                       b.table_limit - 1);
+        }
+      } else {
+        widen(piece.data(), entry.dtype, n, wide.data());
+        converted = wide.data();
+      }
+      const size_t bytes = static_cast<size_t>(n) * 4;
+      std::byte* const to = destination + static_cast<size_t>(done) * 4;
+      if (device_.host_visible()) {
+        std::memcpy(to, converted, bytes);
+      } else {
+        PM_RETURN_IF_ERROR(stream->copy_to_device(to, converted, bytes));
+        PM_RETURN_IF_ERROR(stream->synchronize());
+      }
+      done += n;
+      progress(piece.size());
+    }
+    return ok_status();
+  }
+
   Status check(const TensorEntry& entry, const Sha256Digest& found) const {
     const std::string where = format("{} ({} @ {:#x})", entry.name, checkpoint_.files()[entry.file_idx].name, entry.offset);
     const auto it = lock_->tensors.find(entry.name);
@@ -93,6 +136,7 @@ Status load_dense(const Checkpoint& checkpoint, Binding& binding, const LockFile
     destinations.push_back(next);
     if (b.matrix != nullptr) b.matrix->data = next;
     if (b.vector != nullptr) *b.vector = reinterpret_cast<const float*>(next);
+    if (b.table != nullptr) *b.table = reinterpret_cast<const int32_t*>(next);
     next += align_up(b.device_bytes, 64);
   }
   // Tied weights: one matrix under whichever name was stored.

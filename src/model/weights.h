@@ -15,6 +15,34 @@ struct Linear {
   const float* bias = nullptr;    // [out] or null
 };
 
+// A site of hyper-connections (ops/hyper/hyper_connection.h); of the head, n rows and one scale.
+struct HyperConnection {
+  const float* fn = nullptr;     // [(2 + n) n, n * hidden]
+  const float* base = nullptr;   // [(2 + n) n]
+  const float* scale = nullptr;  // [3]
+};
+
+// What pools tokens into entries (ops/compress/compress.h).
+struct Compressor {
+  Linear wkv, wgate;             // [width, hidden]
+  const float* ape = nullptr;    // [ratio, width]
+  const float* norm = nullptr;   // [dim]
+};
+
+// DeepSeek-V4's attention.
+struct CompressedAttention {
+  Linear q_a, q_b;               // [q_lora_rank, hidden], [heads * head_dim, q_lora_rank]
+  const float* q_norm = nullptr; // [q_lora_rank]
+  Linear kv;                     // [head_dim, hidden]
+  const float* kv_norm = nullptr;
+  const float* sinks = nullptr;  // [heads]
+  Linear o_a, o_b;               // [o_groups * o_lora_rank, heads * head_dim / o_groups], [hidden, o_groups * o_lora_rank]
+  Compressor compressor;         // of layers with entries
+  Linear index_q_b;              // sparse layers: [index_n_heads * index_head_dim, q_lora_rank]
+  Linear index_weights;          // [index_n_heads, hidden]
+  Compressor index_compressor;
+};
+
 struct LayerWeights {
   const float* input_norm = nullptr;   // [hidden]
   const float* post_norm = nullptr;    // [hidden]
@@ -30,12 +58,17 @@ struct LayerWeights {
   int moe_layer_idx = -1;              // into the expert catalogue
   Tensor router;                       // [experts, hidden]
   const float* router_bias = nullptr;  // selection bias [experts] or null
+  const int32_t* expert_table = nullptr;  // [vocab, top_k]: the experts of each token id, or null
+
+  HyperConnection attention_site, ffn_site;
+  CompressedAttention compressed;
 };
 
 struct ModelWeights {
   Tensor embed_tokens;                 // [vocab, hidden]
   Tensor lm_head;                      // [vocab, hidden]; the same view as embed_tokens when tied
   const float* final_norm = nullptr;   // [hidden]
+  HyperConnection hyper_head;
   std::vector<LayerWeights> layers;
 };
 

@@ -10,11 +10,15 @@
 #include "base/cpu_features.h"
 #include "ops/activation/swiglu.h"
 #include "ops/attention/attention.h"
+#include "ops/compress/compress.h"
 #include "ops/embedding/embedding.h"
+#include "ops/hyper/hyper_connection.h"
 #include "ops/matmul/matmul.h"
 #include "ops/moe/combine.h"
+#include "ops/moe/expert_table.h"
 #include "ops/moe/router.h"
 #include "ops/norm/rms_norm.h"
+#include "ops/rope/rotate_tail.h"
 
 namespace pointsman::ops {
 

@@ -22,7 +22,8 @@ using testing::GoldenFile;
 using testing::GoldenTensor;
 using testing::Recorder;
 
-constexpr double kLogitTolerance = 1e-4;
+// DeepSeek-V4's residual streams grow and its products are longer: its own double reference is 1e-5 to 1e-4 away from transformers.
+double logit_tolerance(const std::string& folder) { return folder.find("/deepseek_v4_") != std::string::npos ? 3e-4 : 1e-4; }
 constexpr double kHiddenTolerance = 1e-5;   // relative to the largest value of the row
 constexpr double kRouterMargin = 1e-6;
 
@@ -40,7 +41,9 @@ struct Case {
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   const Isa best = detect_cpu_features().best_isa();
-  for (const std::string& folder : testing::golden_folders("qwen3_")) {
+  std::vector<std::string> folders = testing::golden_folders("qwen3_");
+  for (const std::string& folder : testing::golden_folders("deepseek_v4_")) folders.push_back(folder);
+  for (const std::string& folder : folders) {
     for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
       if (isa <= best) cases.push_back({folder, isa_name(isa), "cpu"});
     }
@@ -116,7 +119,7 @@ TEST_P(Golden, MatchesTransformersInFp32) {
         EXPECT_EQ(std::max_element(a, a + golden.cols()) - a, std::max_element(b, b + golden.cols()) - b) << "argmax of token " << r;
       }
     }
-    EXPECT_LE(worst, name == "logits" ? kLogitTolerance : kHiddenTolerance) << name;
+    EXPECT_LE(worst, name == "logits" ? logit_tolerance(GetParam().folder) : kHiddenTolerance) << name;
   }
 
   // The greedy continuation, token by token.

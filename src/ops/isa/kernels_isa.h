@@ -11,8 +11,13 @@
 #include "ops/activation/swiglu_isa.h"
 #include "ops/norm/rms_norm_isa.h"
 #include "ops/attention/attention_isa.h"
+#include "ops/rope/rotate_tail_isa.h"
+#include "ops/compress/compress_isa.h"
+#include "ops/compress/compressed_attention_isa.h"
 #include "ops/embedding/embedding_isa.h"
+#include "ops/hyper/hyper_connection_isa.h"
 #include "ops/moe/combine_isa.h"
+#include "ops/moe/expert_table_isa.h"
 #include "ops/kernels.h"
 
 namespace pointsman::ops {
@@ -23,7 +28,17 @@ inline void fill_table(KernelTable& t) {
   t.attention_bf16 = attention_kernel<Bf16Dot, bf16>;
   t.attention_f32 = attention_kernel<F32Dot<float>, float>;
   t.combine_f32 = combine_kernel;
+  t.compress_bf16 = compress_kernel<bf16>;
+  t.compress_f32 = compress_kernel<float>;
+  t.compressed_attention_bf16 = compressed_attention_kernel<Bf16Dot, bf16>;
+  t.compressed_attention_f32 = compressed_attention_kernel<F32Dot<float>, float>;
   t.embedding = embedding_kernel;
+  t.expert_table = expert_table_kernel;
+  t.hc_collapse = hc_collapse_kernel;
+  t.hc_expand = hc_expand_kernel;
+  t.hc_spread = hc_spread_kernel;
+  t.index_select_bf16 = index_select_kernel<bf16>;
+  t.index_select_f32 = index_select_kernel<float>;
   t.matmul_bf16_bf16 = matmul_kernel<Bf16Dot>;
   t.matmul_f32_bf16 = matmul_kernel<F32Dot<bf16>>;
   t.matmul_f32_coded = matmul_coded_kernel;
@@ -33,6 +48,7 @@ inline void fill_table(KernelTable& t) {
   t.qkv_prepare_bf16 = qkv_prepare_kernel<bf16>;
   t.qkv_prepare_f32 = qkv_prepare_kernel<float>;
   t.rms_norm = rms_norm_kernel;
+  t.rotate_tail = rotate_tail_kernel;
   t.swiglu_ffn_bf16_bf16 = swiglu_kernel<Bf16Dot>;
   t.swiglu_ffn_f32_bf16 = swiglu_kernel<F32Dot<bf16>>;
   t.swiglu_ffn_f32_coded = swiglu_coded_kernel;

@@ -71,11 +71,10 @@ void mask_groups(const RouterContract& c, float* selection) {
   }
 }
 
-// One token. Returns false when its weights failed the guard.
-bool route_token(const RouteArgs& a, int64_t t, const float* z, float* score, float* selection) {
+// The experts of one token, by selection score.
+void choose(const RouteArgs& a, int64_t t, const float* z, const float* score, float* selection, Best& best) {
   const RouterContract& c = a.contract;
   const int32_t n = c.num_experts;
-  scores(c.score, z, n, score);
   if (a.noise.enabled) {
     for (int32_t e = 0; e < n; ++e) selection[e] = z[e] + static_cast<float>(gumbel_noise(a.noise, a.first_token + t, e));
     scores(c.score, selection, n, selection);
@@ -84,8 +83,19 @@ bool route_token(const RouteArgs& a, int64_t t, const float* z, float* score, fl
   }
   for (int32_t e = 0; e < n && a.bias != nullptr; ++e) selection[e] += a.bias[e];
   if (c.n_group > 1) mask_groups(c, selection);
-  Best best;
   for (int32_t e = 0; e < n; ++e) best.show(selection[e], e, c.top_k);
+}
+
+// One token. Returns false when its weights failed the guard.
+bool route_token(const RouteArgs& a, int64_t t, const float* z, float* score, float* selection) {
+  const RouterContract& c = a.contract;
+  scores(c.score, z, c.num_experts, score);
+  Best best;
+  if (a.given_ids != nullptr) {
+    std::copy_n(a.given_ids + t * c.top_k, c.top_k, best.id);
+  } else {
+    choose(a, t, z, score, selection, best);
+  }
 
   int32_t* ids = a.ids + t * c.top_k;
   float* weights = a.weights + t * c.top_k;

@@ -65,6 +65,7 @@ struct RouteArgs {
   RouterContract contract;
   Tensor logits;                  // [tokens, experts] kF32
   const float* bias = nullptr;    // device [experts] or null: selection only
+  const int32_t* given_ids = nullptr;  // device [tokens, top_k] or null: the choice is made already, only the weights are computed
   RouterNoise noise;
   int64_t first_token = 0;        // global index of row 0, for the noise
   int32_t* ids = nullptr;         // device [tokens, top_k], best first
@@ -74,6 +75,7 @@ struct RouteArgs {
   template <class F>
   void each_address(F&& visit) {
     visit(logits.data), visit(const_cast<void*&>(reinterpret_cast<const void*&>(bias)));
+    visit(const_cast<void*&>(reinterpret_cast<const void*&>(given_ids)));
     visit(reinterpret_cast<void*&>(ids)), visit(reinterpret_cast<void*&>(weights)), visit(reinterpret_cast<void*&>(report));
   }
 };

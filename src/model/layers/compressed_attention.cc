@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/layers/compressed_attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "model/forward.h"
+#include "ops/compress/compress.h"
+#include "ops/matmul/matmul.h"
+#include "ops/norm/rms_norm.h"
+#include "ops/rope/rotate_tail.h"
+
+namespace pointsman {
+namespace {
+
+// Entries that close in a pass of `chunk` tokens, at most.
+int64_t entry_rows(const ModelConfig& c, CompressKind kind, int64_t chunk) { return c.compressed.has(kind) ? chunk / c.compressed.ratio(kind) + 1 : 0; }
+
+CompressedScratch::Table carve_table(Arena& a, const ModelConfig& c, int64_t rows) {
+  return {a.take_array<float>(rows * (c.rotary_dim / 2)), a.take_array<float>(rows * (c.rotary_dim / 2))};
+}
+
+}  // namespace
+
+CompressedScratch CompressedScratch::carve(Arena& a, const ModelConfig& c, Numerics n, int64_t chunk) {
+  const CompressedAttentionConfig& cc = c.compressed;
+  if (cc.layers.empty()) return {};
+  CompressedScratch s;
+  s.q_a = a.take_matrix(DType::kF32, chunk, cc.q_lora_rank);
+  if (n == Numerics::kBf16) s.q_a_bf16 = a.take_matrix(DType::kBF16, chunk, cc.q_lora_rank);
+  s.keys = a.take_matrix(KvCache::dtype_for(n), chunk, c.head_dim);
+  const int64_t widest = std::max(c.head_dim, cc.index_head_dim);
+  s.pool_a = a.take_matrix(DType::kF32, chunk, 2 * widest);
+  s.pool_gate = a.take_matrix(DType::kF32, chunk, 2 * widest);
+  if (cc.has(CompressKind::kSparse)) {
+    s.index_q = a.take_matrix(DType::kF32, chunk, cc.index_n_heads * cc.index_head_dim);
+    s.index_weights = a.take_matrix(DType::kF32, chunk, cc.index_n_heads);
+    s.index_ids = a.take_array<int32_t>(chunk * cc.index_topk);
+    s.index_counts = a.take_array<int32_t>(chunk);
+  }
+  s.z = a.take_matrix(DType::kF32, chunk, cc.o_groups * cc.o_lora_rank);
+  s.tokens = carve_table(a, c, chunk);
+  s.sparse_entries = carve_table(a, c, entry_rows(c, CompressKind::kSparse, chunk));
+  s.heavy_entries = carve_table(a, c, entry_rows(c, CompressKind::kHeavy, chunk));
+  return s;
+}
+
+CompressedHostScratch CompressedHostScratch::carve(Arena& a, const ModelConfig& c, int64_t chunk) {
+  if (c.compressed.layers.empty()) return {};
+  CompressedHostScratch s;
+  s.tokens = carve_table(a, c, chunk);
+  s.sparse_entries = carve_table(a, c, entry_rows(c, CompressKind::kSparse, chunk));
+  s.heavy_entries = carve_table(a, c, entry_rows(c, CompressKind::kHeavy, chunk));
+  return s;
+}
+
+namespace layers {
+namespace {
+
+Status fill(ForwardPass& f, int64_t first, int64_t count, int64_t stride, const CompressedScratch::Table& host, const CompressedScratch::Table& device) {
+  if (count == 0) return ok_status();
+  const ForwardPass::Parts& p = f.parts();
+  p.compress_rope.fill(first, count, host.cos, host.sin, stride);
+  const size_t bytes = static_cast<size_t>(count * p.compress_rope.rotary_dim() / 2) * sizeof(float);
+  PM_RETURN_IF_ERROR(p.ops.stream->copy_to_device(device.cos, host.cos, bytes));
+  return p.ops.stream->copy_to_device(device.sin, host.sin, bytes);
+}
+
+// Entries that close in this pass, of the attention or of its indexer.
+Status pool(ForwardPass& f, const Compressor& w, CompressKind kind, int64_t dim, void* entries, float* ring, const CompressedLayerCache& cache) {
+  const ForwardPass::Parts& p = f.parts();
+  const CompressedAttentionConfig& c = p.config.compressed;
+  const CompressedScratch& s = p.scratch.compressed;
+  const bool overlap = kind == CompressKind::kSparse;
+  const int64_t width = overlap ? 2 * dim : dim;
+  const Tensor a = Tensor::matrix(s.pool_a.data, DType::kF32, f.tokens(), width), gate = Tensor::matrix(s.pool_gate.data, DType::kF32, f.tokens(), width);
+  PM_RETURN_IF_ERROR(f.linear(w.wkv, a));
+  PM_RETURN_IF_ERROR(f.linear(w.wgate, gate));
+  const CompressedScratch::Table& rope = overlap ? s.sparse_entries : s.heavy_entries;
+  return ops::compress(p.ops, {.a = a,
+                               .gate = gate,
+                               .ape = w.ape,
+                               .ring = ring,
+                               .ring_rows = cache.pool_rows,
+                               .first_position = f.first_position(),
+                               .ratio = c.ratio(kind),
+                               .overlap = overlap,
+                               .norm = w.norm,
+                               .eps = static_cast<float>(p.config.rms_norm_eps),
+                               .cos = rope.cos,
+                               .sin = rope.sin,
+                               .rotary_dim = p.config.rotary_dim,
+                               .entries = entries,
+                               .entry_dtype = p.cache.dtype(),
+                               .entry_rows = cache.entry_rows,
+                               .dim = dim});
+}
+
+// The entries that each query may look at, into index_ids and index_counts.
+Status select_entries(ForwardPass& f, const CompressedAttention& w, const CompressedLayerCache& cache) {
+  const ForwardPass::Parts& p = f.parts();
+  const CompressedAttentionConfig& c = p.config.compressed;
+  const CompressedScratch& s = p.scratch.compressed;
+  PM_RETURN_IF_ERROR(pool(f, w.index_compressor, CompressKind::kSparse, c.index_head_dim, cache.index_keys, cache.index_ring, cache));
+  const Tensor q = f.rows(s.index_q), weights = f.rows(s.index_weights);
+  PM_RETURN_IF_ERROR(f.linear(w.index_q_b, f.rows(s.q_a), s.q_a_bf16 ? f.rows(s.q_a_bf16) : Tensor{}, q));
+  PM_RETURN_IF_ERROR(ops::rotate_tail(p.ops, {.x = q, .out = q, .cos = s.tokens.cos, .sin = s.tokens.sin, .heads = c.index_n_heads,
+                                              .head_dim = c.index_head_dim, .rotary_dim = p.config.rotary_dim}));
+  PM_RETURN_IF_ERROR(f.linear(w.index_weights, weights));
+  const float scale = 1 / (std::sqrt(static_cast<float>(c.index_n_heads)) * std::sqrt(static_cast<float>(c.index_head_dim)));
+  return ops::index_select(p.ops, {.q = q,
+                                   .weights = weights,
+                                   .scale = scale,
+                                   .keys = cache.index_keys,
+                                   .key_dtype = p.cache.dtype(),
+                                   .heads = c.index_n_heads,
+                                   .dim = c.index_head_dim,
+                                   .first_position = f.first_position(),
+                                   .ratio = c.sparse_ratio,
+                                   .top_k = c.index_topk,
+                                   .ids = s.index_ids,
+                                   .counts = s.index_counts});
+}
+
+// h += wo_b (wo_a of each group of heads)
+Status add_grouped_output(ForwardPass& f, const CompressedAttention& w, const Tensor& o) {
+  const CompressedAttentionConfig& c = f.parts().config.compressed;
+  const Tensor z = f.rows(f.parts().scratch.compressed.z);
+  const int64_t in = o.cols / c.o_groups;
+  for (int64_t g = 0; g < c.o_groups; ++g) {
+    Tensor x = o, y = z;
+    x.data = static_cast<std::byte*>(o.data) + g * in * dtype_bits(o.dtype) / 8;
+    x.cols = in;
+    y.data = z.row<float>(0) + g * c.o_lora_rank;
+    y.cols = c.o_lora_rank;
+    PM_RETURN_IF_ERROR(ops::matmul(f.parts().ops, {.x = x, .w = w.o_a.weight.slice_rows(g * c.o_lora_rank, c.o_lora_rank), .y = y}));
+  }
+  // z stays fp32: rounding it would be one more than the numerics promise.
+  return ops::matmul(f.parts().ops, {.x = z, .w = w.o_b.weight, .y = f.rows(f.parts().scratch.h), .accumulate = true});
+}
+
+}  // namespace
+
+Status fill_compressed_ropes(ForwardPass& f) {
+  const ForwardPass::Parts& p = f.parts();
+  const CompressedAttentionConfig& c = p.config.compressed;
+  const CompressedScratch& s = p.scratch.compressed;
+  const CompressedHostScratch& h = p.host.compressed;
+  PM_RETURN_IF_ERROR(fill(f, f.first_position(), f.tokens(), 1, h.tokens, s.tokens));
+  const auto entries = [&](CompressKind kind, const CompressedScratch::Table& host, const CompressedScratch::Table& device) {
+    if (!c.has(kind)) return ok_status();
+    const int64_t ratio = c.ratio(kind), first = f.first_position() / ratio;
+    return fill(f, first, (f.first_position() + f.tokens()) / ratio - first, ratio, host, device);
+  };
+  PM_RETURN_IF_ERROR(entries(CompressKind::kSparse, h.sparse_entries, s.sparse_entries));
+  return entries(CompressKind::kHeavy, h.heavy_entries, s.heavy_entries);
+}
+
+Status add_compressed_attention(ForwardPass& f, const CompressedAttention& w, int layer_idx) {
+  const ForwardPass::Parts& p = f.parts();
+  const ModelConfig& c = p.config;
+  const CompressKind kind = c.compressed.layers[static_cast<size_t>(layer_idx)];
+  const CompressedScratch& s = p.scratch.compressed;
+  const CompressedLayerCache& cache = p.cache.compressed_layer(layer_idx);
+  const float eps = static_cast<float>(c.rms_norm_eps);
+  // Layers that only have a window turn by another base, and without YaRN.
+  const float* cos = kind == CompressKind::kNone ? p.scratch.cos : s.tokens.cos;
+  const float* sin = kind == CompressKind::kNone ? p.scratch.sin : s.tokens.sin;
+
+  // q = rotate(unit rms per head(wq_b q_norm(wq_a x)))
+  const Tensor q_a = f.rows(s.q_a), q_a_bf16 = s.q_a_bf16 ? f.rows(s.q_a_bf16) : Tensor{};
+  PM_RETURN_IF_ERROR(f.linear(w.q_a, q_a));
+  PM_RETURN_IF_ERROR(ops::rms_norm(p.ops, {.x = q_a, .weight = w.q_norm, .eps = eps, .out_f32 = q_a, .out_bf16 = q_a_bf16}));
+  PM_RETURN_IF_ERROR(f.linear(w.q_b, q_a, q_a_bf16, f.q()));
+  PM_RETURN_IF_ERROR(ops::rotate_tail(p.ops, {.x = f.q(), .out = f.q(), .norm = ops::HeadNorm::kUnweighted, .eps = eps, .cos = cos, .sin = sin,
+                                              .heads = c.num_attention_heads, .head_dim = c.head_dim, .rotary_dim = c.rotary_dim}));
+  // One vector per token, key and value of all heads.
+  PM_RETURN_IF_ERROR(f.linear(w.kv, f.k()));
+  PM_RETURN_IF_ERROR(ops::rotate_tail(p.ops, {.x = f.k(), .out = f.rows(s.keys), .norm = ops::HeadNorm::kWeighted, .weight = w.kv_norm, .eps = eps,
+                                              .cos = cos, .sin = sin, .heads = 1, .head_dim = c.head_dim, .rotary_dim = c.rotary_dim}));
+  if (kind != CompressKind::kNone) PM_RETURN_IF_ERROR(pool(f, w.compressor, kind, c.head_dim, cache.entries, cache.pool_ring, cache));
+  const bool indexed = kind == CompressKind::kSparse;
+  if (indexed) PM_RETURN_IF_ERROR(select_entries(f, w, cache));
+
+  const Tensor o = f.rows(p.scratch.attention_f32);
+  PM_RETURN_IF_ERROR(ops::compressed_attention(p.ops, {.q = f.q(),
+                                                       .new_keys = f.rows(s.keys),
+                                                       .ring = cache.ring,
+                                                       .ring_rows = cache.ring_rows,
+                                                       .entries = kind == CompressKind::kNone ? nullptr : cache.entries,
+                                                       .ids = indexed ? s.index_ids : nullptr,
+                                                       .counts = indexed ? s.index_counts : nullptr,
+                                                       .max_ids = c.compressed.index_topk,
+                                                       .ratio = c.compressed.ratio(kind),
+                                                       .cache_dtype = p.cache.dtype(),
+                                                       .sinks = w.sinks,
+                                                       .scale = 1 / std::sqrt(static_cast<float>(c.head_dim)),
+                                                       .window = c.layer_window[static_cast<size_t>(layer_idx)],
+                                                       .heads = c.num_attention_heads,
+                                                       .dim = c.head_dim,
+                                                       .first_position = f.first_position(),
+                                                       .out = o}));
+  // Backwards by the query's own position: what is left depends on distances only. q is free by now.
+  Tensor turned = f.q();
+  if (f.use_bf16(w.o_a.weight)) turned = Tensor::matrix(turned.data, DType::kBF16, turned.rows, turned.cols);
+  PM_RETURN_IF_ERROR(ops::rotate_tail(p.ops, {.x = o, .out = turned, .cos = cos, .sin = sin, .inverse = true, .heads = c.num_attention_heads,
+                                              .head_dim = c.head_dim, .rotary_dim = c.rotary_dim}));
+  return add_grouped_output(f, w, turned);
+}
+
+}  // namespace layers
+}  // namespace pointsman
