@@ -40,7 +40,9 @@ class Session {
 
   int64_t position() const;                 // tokens so far
   int64_t context_length() const;
-  // Forgets everything after the first `position` tokens. REQUIRES: 0 <= position <= position().
+  // Forgets everything after the first `position` tokens. REQUIRES: 0 <= position <= position(). Free of work, but for models that keep
+  // only a window of their past (DeepSeek-V4): stepping back more than 16 tokens makes the next call compute the tokens since the
+  // nearest snapshot again, at most a fifth of the context.
   Status rewind(int64_t position);
 
   struct Impl;

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// State of DeepSeek-V4's attention: however a prompt is cut, and however often a session steps back, every logit is the same bit for
+// bit. Boundaries that broke other engines: 3, 4, 5, 127, 128, 129, 131, 132 tokens (ratio 4 and 128, the window).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+
+#include "engine/engine_impl.h"
+#include "support/faulty_fs.h"
+#include "support/golden.h"
+#include "support/recorder.h"
+
+namespace pointsman {
+namespace {
+
+using testing::FaultyFs;
+using testing::Recorder;
+
+struct Model {
+  const char* folder;
+  Numerics numerics;
+};
+
+EngineOptions options_of(const Model& m) {
+  return {.model_dir = testing::source_path(std::string("tests/golden/") + m.folder), .memory_bytes = 64 << 20, .num_threads = 2,
+          .context_length = 320, .numerics = m.numerics, .num_readers = 2, .load_tokenizer = false};
+}
+
+std::vector<int32_t> prompt_of(const Model& m, size_t n) {
+  std::mt19937 random(5);
+  const auto golden = testing::read_golden(options_of(m).model_dir + "/expected.safetensors");
+  std::vector<int32_t> tokens = golden.at("tokens").i32;
+  const int64_t vocab = golden.at("logits").cols();
+  while (tokens.size() < n) tokens.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(vocab)));
+  tokens.resize(n);
+  return tokens;
+}
+
+std::unique_ptr<Engine> load(const EngineOptions& options) {
+  auto engine = Engine::load(options);
+  EXPECT_TRUE(engine.ok()) << engine.status().to_string();
+  return engine.ok() ? std::move(*engine) : nullptr;
+}
+
+// Logits of every position, token by token from an empty session: [tokens][vocab].
+std::vector<std::vector<float>> token_by_token(Engine& engine, const std::vector<int32_t>& tokens) {
+  std::vector<std::vector<float>> rows;
+  auto session = engine.new_session();
+  EXPECT_TRUE(session.ok()) << session.status().to_string();
+  for (const int32_t t : tokens) {
+    auto row = (*session)->decode(t);
+    EXPECT_TRUE(row.ok()) << row.status().to_string();
+    rows.emplace_back(row->begin(), row->end());
+  }
+  return rows;
+}
+
+bool same_bits(std::span<const float> a, const std::vector<float>& b) { return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0; }
+
+class DeepseekV4 : public ::testing::TestWithParam<Model> {};
+
+TEST_P(DeepseekV4, AnySplitOfAPromptGivesTheSameBits) {
+  const std::vector<int32_t> tokens = prompt_of(GetParam(), 300);
+  EngineOptions options = options_of(GetParam());
+  auto engine = load(options);
+  ASSERT_NE(engine, nullptr);
+  const auto expected = token_by_token(*engine, tokens);
+
+  for (const size_t split : {0u, 1u, 3u, 4u, 5u, 7u, 8u, 9u, 127u, 128u, 129u, 131u, 132u}) {
+    auto session = engine->new_session();
+    ASSERT_TRUE(session.ok());
+    Recorder recorder;
+    if (split > 0) {
+      ASSERT_TRUE((*session)->trace(std::span(tokens).first(split), recorder).ok());
+    }
+    ASSERT_TRUE((*session)->trace(std::span(tokens).subspan(split), recorder).ok());
+    const std::vector<float>& logits = recorder.f32["logits"];
+    ASSERT_EQ(logits.size(), tokens.size() * expected[0].size());
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      ASSERT_TRUE(same_bits(std::span(logits).subspan(t * expected[t].size(), expected[t].size()), expected[t])) << "split " << split << " token " << t;
+    }
+  }
+  // Passes of every small size, so that entries close at every place of a pass.
+  for (const int64_t chunk : {2, 3, 5, 7, 16, 100}) {
+    options.prefill_chunk = chunk;
+    auto chunked = load(options);
+    ASSERT_NE(chunked, nullptr);
+    auto session = chunked->new_session();
+    auto logits = (*session)->prefill(tokens);
+    ASSERT_TRUE(logits.ok());
+    EXPECT_TRUE(same_bits(*logits, expected.back())) << "passes of " << chunk;
+  }
+}
+
+TEST_P(DeepseekV4, ASessionStepsBackToEveryToken) {
+  const std::vector<int32_t> tokens = prompt_of(GetParam(), 300);
+  auto engine = load(options_of(GetParam()));
+  ASSERT_NE(engine, nullptr);
+  const auto expected = token_by_token(*engine, tokens);
+  const auto go_on = [&](Session& session, size_t n) {
+    const size_t at = static_cast<size_t>(session.position());
+    for (size_t t = at; t < std::min(at + n, tokens.size()); ++t) {
+      auto row = session.decode(tokens[t]);
+      ASSERT_TRUE(row.ok()) << row.status().to_string();
+      ASSERT_TRUE(same_bits(*row, expected[t])) << "token " << t << " after stepping back to " << at;
+    }
+  };
+  // From the full length to every position.
+  for (int64_t position = 0; position <= 300; ++position) {
+    auto session = engine->new_session();
+    ASSERT_TRUE(session.ok());
+    // In parts, so that there are snapshots at places that no ratio divides.
+    for (size_t at = 0; at < tokens.size(); at += 37) {
+      ASSERT_TRUE((*session)->prefill(std::span(tokens).subspan(at, std::min<size_t>(37, tokens.size() - at))).ok());
+    }
+    ASSERT_TRUE((*session)->rewind(position).ok());
+    ASSERT_EQ((*session)->position(), position);
+    go_on(**session, 6);
+    if (HasFatalFailure()) return;
+  }
+  // One session that wanders, and meets other tokens on the way.
+  auto session = engine->new_session();
+  std::mt19937 random(3);
+  ASSERT_TRUE((*session)->prefill(tokens).ok());
+  for (int step = 0; step < 60; ++step) {
+    const int64_t position = static_cast<int64_t>(random() % static_cast<uint64_t>((*session)->position() + 1));
+    ASSERT_TRUE((*session)->rewind(position).ok());
+    if (step % 3 == 0) {
+      std::vector<int32_t> others(tokens.begin() + position, tokens.end());
+      std::reverse(others.begin(), others.end());
+      if (!others.empty()) {
+        ASSERT_TRUE((*session)->prefill(others).ok());
+      }
+      ASSERT_TRUE((*session)->rewind(position).ok());
+    }
+    go_on(**session, 1 + random() % 200);
+    if (HasFatalFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(State, DeepseekV4,
+                         ::testing::Values(Model{"deepseek_v4_native", Numerics::kFp32}, Model{"deepseek_v4_native", Numerics::kBf16},
+                                           Model{"deepseek_v4_odd", Numerics::kFp32}, Model{"deepseek_v4_bf16", Numerics::kBf16}),
+                         [](const auto& param_info) {
+                           return std::string(param_info.param.folder) + (param_info.param.numerics == Numerics::kFp32 ? "_fp32" : "_bf16_numerics");
+                         });
+
+// A pass that fails half way has overwritten rings of the first layers; the session is as it was all the same.
+TEST(DeepseekV4Faults, AFailedPassLeavesTheSessionAsItWas) {
+  const Model model{"deepseek_v4_native", Numerics::kFp32};
+  const std::vector<int32_t> tokens = prompt_of(model, 300);
+  EngineOptions options = options_of(model);
+  std::vector<std::vector<float>> expected;
+  {
+    auto engine = load(options);
+    ASSERT_NE(engine, nullptr);
+    expected = token_by_token(*engine, tokens);
+  }
+  options.memory_bytes = 0;
+  auto plan = Engine::plan(options);
+  ASSERT_TRUE(plan.ok());
+  options.memory_bytes = plan->smallest_budget_bytes;  // every expert is read again and again
+  std::unique_ptr<Device> device = make_cpu_device();
+  FaultyFs fs(FileSystem::real());
+  auto engine = load_engine(options, {.device = device.get(), .fs = &fs});
+  ASSERT_TRUE(engine.ok()) << engine.status().to_string();
+  auto session = (*engine)->new_session();
+  ASSERT_TRUE((*session)->prefill(std::span(tokens).first(200)).ok());
+  int failures = 0;
+  for (uint64_t n = 1; n <= 40; n += 3) {
+    fs.fail(FaultyFs::Op::kRead, fs.calls(FaultyFs::Op::kRead) + n, FaultyFs::Fault::kIoError);
+    const int64_t before = (*session)->position();
+    // Sixty wrong tokens: more than rings can spare.
+    const std::vector<int32_t> wrong(60, tokens[0]);
+    failures += (*session)->prefill(wrong).ok() ? 0 : 1;
+    fs.fail(FaultyFs::Op::kRead, UINT64_MAX, FaultyFs::Fault::kIoError);
+    ASSERT_TRUE((*session)->rewind(before).ok());
+    auto row = (*session)->decode(tokens[static_cast<size_t>(before)]);
+    ASSERT_TRUE(row.ok()) << row.status().to_string();
+    ASSERT_TRUE(same_bits(*row, expected[static_cast<size_t>(before)])) << "after a failure at read " << n;
+  }
+  EXPECT_GE(failures, 10);
+}
+
+}  // namespace
+}  // namespace pointsman
