@@ -64,13 +64,20 @@ struct ExpertStats {
   double read_s = 0, wait_s = 0;
 };
 
+// Embedding and LM head where they are placed on demand: reads after load().
+struct OnDemandStats {
+  uint64_t bytes_read = 0, verified_xxh3 = 0;  // the latter in blocks
+  double read_s = 0, wait_s = 0;
+};
+
 struct EngineStats {
   ExpertStats experts;                       // summed
   std::vector<ExpertStats> expert_layers;    // per MoE layer
   std::vector<int> expert_layer_ids;
   std::vector<std::pair<std::string, uint64_t>> fallbacks;   // op -> times
   uint64_t router_guard_fired = 0;
-  uint64_t dense_bytes_read = 0;
+  uint64_t dense_bytes_read = 0;             // by load()
+  OnDemandStats dense_on_demand;
   double load_s = 0;
   uint64_t budget_bytes = 0, ledger_bytes = 0, ledger_peak_bytes = 0;
   std::vector<std::pair<std::string, uint64_t>> ledger;      // by class

@@ -73,7 +73,7 @@ void EngineFlags::declare(ArgParser& args) {
   args.option("--numerics", numerics, "bf16 (default) or fp32 (parity with transformers)");
   args.option("--prefill-chunk", prefill_chunk, "tokens per pass of prefill (default: what the budget allows, at most 512)");
   args.list("--place", place,
-            "PATTERN=pinned|resident|on-demand, e.g. 'layers.0.experts=pinned'; repeatable, the last match wins");
+            "PATTERN=pinned|resident|on-demand, e.g. 'layers.0.experts=pinned', lm_head=on-demand; repeatable, the last match wins");
   args.option("--policy", policy, "which expert leaves: lru_per_layer (default), lru");
   args.option("--readers", readers, "threads that read and verify experts (default: 4)");
   args.option("--router-guard", router_guard,

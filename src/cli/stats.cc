@@ -57,6 +57,9 @@ std::string summary_line(const Engine& engine, const Generation& g) {
     line += format(" | experts {:.1f} % hits, {} read", 100 * hit_rate(s.experts),
                    human_bytes(static_cast<double>(s.experts.bytes_read)));
   }
+  if (s.dense_on_demand.bytes_read > 0) {
+    line += format(" | dense on demand {} read", human_bytes(static_cast<double>(s.dense_on_demand.bytes_read)));
+  }
   line += format(" | peak {} RSS, budget {}", human_bytes(static_cast<double>(peak_rss_bytes())),
                  human_bytes(static_cast<double>(s.budget_bytes)));
   for (const auto& [op, times] : s.fallbacks) line += format(" | {} ran on the reference kernel {} times", op, times);
@@ -89,6 +92,12 @@ void add_engine_stats(Json& j, const Engine& engine) {
   j.set("ledger", std::move(ledger));
   j.set("load_s", s.load_s);
   j.set("dense_bytes_read", s.dense_bytes_read);
+  Json dense = Json::object();
+  dense.set("bytes_read", s.dense_on_demand.bytes_read);
+  dense.set("verified_xxh3", s.dense_on_demand.verified_xxh3);
+  dense.set("read_s", s.dense_on_demand.read_s);
+  dense.set("wait_s", s.dense_on_demand.wait_s);
+  j.set("dense_on_demand", std::move(dense));
   j.set("experts", to_json(s.experts));
   Json layers = Json::array();
   for (size_t i = 0; i < s.expert_layers.size(); ++i) {

@@ -177,11 +177,13 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& given, const Pl
     uint64_t total = 0;
     for (const DenseBinding& b : e.binding.dense) total += b.entry->size_bytes;
     std::atomic<uint64_t> done{0};
-    PM_RETURN_IF_ERROR(load_dense(*e.checkpoint, e.binding, lock ? &*lock : nullptr, *e.device, e.budget, *e.pool, e.weights,
-                                  [&](uint64_t bytes) {
-                                    const uint64_t now = done.fetch_add(bytes) + bytes;
-                                    if (progress != nullptr) progress(user, now, total);
-                                  }));
+    const auto count = [&](uint64_t bytes) {
+      const uint64_t now = done.fetch_add(bytes) + bytes;
+      if (progress != nullptr) progress(user, now, total);
+    };
+    const LockFile* const digests = lock ? &*lock : nullptr;
+    PM_RETURN_IF_ERROR(load_dense(*e.checkpoint, e.binding, digests, *e.device, e.budget, *e.pool, e.weights, count));
+    PM_ASSIGN_OR_RETURN(e.on_demand, open_on_demand(*e.checkpoint, e.binding, digests, *e.device, e.budget, count));
     e.dense_bytes_read = total;
   }
 
@@ -270,6 +272,13 @@ EngineStats Engine::stats() const {
   }
   s.router_guard_fired = e.guard_fired;
   s.dense_bytes_read = e.dense_bytes_read;
+  for (const auto& matrix : e.on_demand) {
+    const StreamedStats one = matrix->stats();
+    s.dense_on_demand.bytes_read += one.bytes_read;
+    s.dense_on_demand.verified_xxh3 += one.verified_xxh3;
+    s.dense_on_demand.read_s += static_cast<double>(one.read_ns) * 1e-9;
+    s.dense_on_demand.wait_s += static_cast<double>(one.wait_ns) * 1e-9;
+  }
   s.load_s = e.load_s;
   s.budget_bytes = e.budget.limit_bytes();
   s.ledger_bytes = e.budget.used_bytes();
@@ -283,6 +292,7 @@ EngineStats Engine::stats() const {
 
 void Engine::reset_stats() {
   if (impl_->store != nullptr) impl_->store->reset_stats();
+  for (const auto& matrix : impl_->on_demand) matrix->reset_stats();
   impl_->guard_fired = 0;
 }
 

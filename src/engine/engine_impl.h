@@ -18,6 +18,7 @@
 #include "model/arch/arch.h"
 #include "model/binding.h"
 #include "model/forward.h"
+#include "model/streamed_matrix.h"
 #include "ops/kernels.h"
 #include "pointsman/engine.h"
 #include "pointsman/session.h"
@@ -61,6 +62,7 @@ struct Engine::Impl {
   ops::FallbackCounters fallbacks;
   ops::OpContext ops;
   Buffer weights;
+  std::vector<std::unique_ptr<StreamedMatrix>> on_demand;  // dense matrices; binding.weights points at them
   std::unique_ptr<ExpertStore> store;
   Buffer scratch_buffer;
   Scratch scratch;

@@ -60,11 +60,31 @@ int64_t PlacementMap::num_kept_layers() const {
   return std::count_if(experts.begin(), experts.end(), [](Placement p) { return p != Placement::kOnDemand; });
 }
 
-Result<PlacementMap> resolve_placement(const Binding& binding, std::span<const PlacementRule> rules) {
+namespace {
+
+constexpr const char* kEmbedding = "embed_tokens";
+constexpr const char* kHead = "lm_head";
+
+void mark_on_demand(const PlacementMap& map, Binding& binding) {
+  const bool embedding = map.embed_tokens == Placement::kOnDemand, head = map.lm_head == Placement::kOnDemand;
+  for (DenseBinding& b : binding.dense) {
+    const bool is_embedding = binding.is_embedding(b), is_head = binding.is_head(b);
+    if (!is_embedding && !is_head) continue;
+    b.on_demand = (!is_embedding || embedding) && (!is_head || head);
+    if (is_embedding && is_head && embedding != head) {
+      log_warning("{} is on demand, but it is one matrix with {}, which is not: it stays in memory for both", embedding ? kEmbedding : kHead,
+                  embedding ? kHead : kEmbedding);
+    }
+  }
+}
+
+}  // namespace
+
+Result<PlacementMap> resolve_placement(Binding& binding, std::span<const PlacementRule> rules) {
   PlacementMap map;
   const int moe_layers = binding.experts != nullptr ? binding.experts->num_layers() : 0;
   map.experts.assign(static_cast<size_t>(moe_layers), Placement::kOnDemand);
-  std::set<std::string> dense_units;
+  std::set<std::string> dense_units = {kEmbedding, kHead};  // both, also when they are one tensor
   for (const DenseBinding& b : binding.dense) dense_units.insert(b.unit);
 
   for (const PlacementRule& rule : rules) {
@@ -78,9 +98,14 @@ Result<PlacementMap> resolve_placement(const Binding& binding, std::span<const P
     for (const std::string& unit : dense_units) {
       if (!glob_match(pattern, unit)) continue;
       matched = true;
+      if (unit == kEmbedding || unit == kHead) {
+        (unit == kHead ? map.lm_head : map.embed_tokens) = rule.placement;
+        continue;
+      }
       // "*=on-demand" means what can be read on demand; naming a dense unit is a request that must not be dropped silently.
       if (rule.placement == Placement::kOnDemand && pattern != "*") {
-        return error(StatusCode::kUnsupported, "placement rule '{}': {} is dense and used for every token; only experts can be read on demand",
+        return error(StatusCode::kUnsupported, "placement rule '{}': {} is dense and needed whole for every token; experts, embed_tokens and lm_head can be "
+                     "read on demand",
                      rule.pattern, unit);
       }
     }
@@ -91,6 +116,7 @@ Result<PlacementMap> resolve_placement(const Binding& binding, std::span<const P
                    rule.pattern);
     }
   }
+  mark_on_demand(map, binding);
   return map;
 }
 

@@ -71,7 +71,9 @@ Result<MemoryPlan> make_plan(const PlanRequest& r) {
   }
   const uint64_t catalogue = r.checkpoint.table_bytes() + r.binding.table_bytes();
   const uint64_t load_staging = r.host_visible ? 0 : kLoadChunkBytes;
-  const uint64_t fixed = weights + kv + stacks_pool + store_fixed + catalogue + r.tokenizer_bytes + load_staging;
+  const StreamedMatrix::Cost on_demand = on_demand_cost(r.binding, r.host_visible);
+  const uint64_t fixed = weights + kv + stacks_pool + store_fixed + catalogue + r.tokenizer_bytes + load_staging +
+                         on_demand.read_buffer_bytes + on_demand.table_bytes + on_demand.stack_bytes;
 
   const int64_t smallest_chunk =
       o.prefill_chunk > 0 ? std::min(o.prefill_chunk, o.context_length) : std::min(kSmallestChunk, o.context_length);
@@ -105,21 +107,27 @@ Result<MemoryPlan> make_plan(const PlanRequest& r) {
     if (bytes > 0) plan.items.push_back({name, bytes, std::move(detail)});
     plan.total_bytes += bytes;
   };
-  item("weights", weights, format("{} dense tensors", r.binding.dense.size()));
+  const auto num_on_demand =
+      std::count_if(r.binding.dense.begin(), r.binding.dense.end(), [](const DenseBinding& b) { return b.on_demand; });
+  const int64_t num_resident = static_cast<int64_t>(r.binding.dense.size()) - num_on_demand;
+  item("weights", weights, format("{} dense tensors{}", num_resident, num_on_demand > 0 ? format(", {} on demand", num_on_demand) : ""));
   item("expert slots", slots_total(plan.num_slots),
        format("{} of {} experts, {} each", plan.num_slots, plan.num_experts_total, human_bytes(static_cast<double>(slot_bytes))));
   item("KV cache", kv, format("{} positions, {}", o.context_length, dtype_name(KvCache::dtype_for(o.numerics))));
   item("scratch", scratch(plan.prefill_chunk), format("{} tokens per pass", plan.prefill_chunk));
-  item("read buffers", store_buffers + load_staging, "");
+  item("read buffers", store_buffers + load_staging + on_demand.read_buffer_bytes,
+       num_on_demand > 0 ? format("{} for dense tensors on demand", human_bytes(static_cast<double>(on_demand.read_buffer_bytes))) : "");
   item("tokenizer", r.tokenizer_bytes, "");
-  item("catalogue", catalogue + store_tables, format("{} tensors", r.checkpoint.tensors().size()));
-  item("thread stacks", stacks_pool + store_stacks, format("{} compute, {} readers", o.num_threads - 1, experts != nullptr ? o.num_readers : 0));
+  item("catalogue", catalogue + store_tables + on_demand.table_bytes, format("{} tensors", r.checkpoint.tensors().size()));
+  item("thread stacks", stacks_pool + store_stacks + on_demand.stack_bytes,
+       format("{} compute, {} readers", o.num_threads - 1,
+              (experts != nullptr ? static_cast<uint64_t>(o.num_readers) : 0) + on_demand.stack_bytes / kThreadStackBytes));
 
   // The placement map, in the order of the data flow.
   std::map<std::string, size_t> by_name;
   for (const DenseBinding& b : r.binding.dense) {
     const auto [it, fresh] = by_name.try_emplace(b.unit, plan.units.size());
-    if (fresh) plan.units.push_back({.name = b.unit, .placement = Placement::kPinned, .count = 0});
+    if (fresh) plan.units.push_back({.name = b.unit, .placement = b.on_demand ? Placement::kOnDemand : Placement::kPinned, .count = 0});
     plan.units[it->second].bytes += b.device_bytes;
     plan.units[it->second].count += 1;
   }
@@ -134,15 +142,16 @@ Result<MemoryPlan> make_plan(const PlanRequest& r) {
 
   // Weight bytes that one token reads: every matrix once, the embedding only as the head it may be tied to.
   for (const DenseBinding& b : r.binding.dense) {
-    const bool is_embedding = b.matrix == &r.binding.weights->embed_tokens;
-    const bool tied = r.binding.weights->lm_head.rows == 0;  // the embedding is the head
-    if (!is_embedding || tied) plan.active_weight_bytes_per_token += b.device_bytes;
+    const bool is_embedding = r.binding.is_embedding(b), is_head = r.binding.is_head(b);
+    if (!is_embedding || is_head) plan.active_weight_bytes_per_token += b.device_bytes;
+    if (b.on_demand && is_embedding) plan.expected_disk_bytes_per_token += StreamedMatrix::block_bytes(*b.entry);
+    if (b.on_demand && is_head) plan.expected_disk_bytes_per_token += b.entry->size_bytes;
   }
   if (experts != nullptr) {
     const uint64_t routed = static_cast<uint64_t>(c.num_experts_per_tok) * static_cast<uint64_t>(experts->num_layers()) * plan.expert_bytes;
     plan.active_weight_bytes_per_token += routed;
     const double miss = 1 - static_cast<double>(plan.num_slots) / static_cast<double>(plan.num_experts_total);
-    plan.expected_disk_bytes_per_token = static_cast<uint64_t>(static_cast<double>(routed) * miss);
+    plan.expected_disk_bytes_per_token += static_cast<uint64_t>(static_cast<double>(routed) * miss);
   }
   plan.kv_bytes_per_token = KvCache::bytes_per_token(c, o.numerics);
   return plan;

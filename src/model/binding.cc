@@ -28,11 +28,18 @@ std::string join_dims(std::initializer_list<int64_t> shape) {
   return text + "]";
 }
 
+// `other` serves `use` too when nothing else was bound for it.
+bool has_use(const Binding& binding, const DenseBinding& b, const Tensor* use, const Tensor* other) {
+  if (b.matrix != use && b.matrix != other) return false;
+  const auto is_use = [&](const DenseBinding& d) { return d.matrix == use; };
+  return b.matrix == use || std::none_of(binding.dense.begin(), binding.dense.end(), is_use);
+}
+
 }  // namespace
 
 uint64_t Binding::dense_device_bytes() const {
   uint64_t total = 0;
-  for (const DenseBinding& b : dense) total += align_up(b.device_bytes, 64);
+  for (const DenseBinding& b : dense) total += b.on_demand ? 0 : align_up(b.device_bytes, 64);
   return align_up(total, kPageBytes);
 }
 
@@ -40,6 +47,14 @@ uint64_t Binding::table_bytes() const {
   uint64_t total = dense.capacity() * sizeof(DenseBinding) + weights->layers.capacity() * sizeof(LayerWeights);
   if (experts != nullptr) total += experts->table_bytes();
   return total;
+}
+
+bool Binding::is_embedding(const DenseBinding& b) const {
+  return has_use(*this, b, &weights->embed_tokens, &weights->lm_head);
+}
+
+bool Binding::is_head(const DenseBinding& b) const {
+  return has_use(*this, b, &weights->lm_head, &weights->embed_tokens);
 }
 
 Binder::Binder(const Checkpoint& checkpoint, const ModelConfig& config)

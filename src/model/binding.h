@@ -28,6 +28,7 @@ struct DenseBinding {
   int64_t table_limit = 0;           // exclusive upper bound of its values
   std::string unit;                  // placement unit: "embed_tokens", "layers.3.attention", ...
   uint64_t device_bytes = 0;         // what it takes in the weight buffer (vectors are widened to fp32)
+  bool on_demand = false;            // stays on disk, takes nothing there (engine/placement.h decides)
 };
 
 struct Binding {
@@ -37,6 +38,9 @@ struct Binding {
   std::vector<std::string> notes;            // "lm_head.weight is stored although the embeddings are tied: the stored head is used"
   uint64_t dense_device_bytes() const;       // size of the weight buffer
   uint64_t table_bytes() const;
+  // What a matrix of the vocabulary is used for; both when it is stored once and tied.
+  bool is_embedding(const DenseBinding& b) const;
+  bool is_head(const DenseBinding& b) const;
 };
 
 class Binder {

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "base/log.h"
 #include "model/arch/arch.h"
+#include "model/streamed_matrix.h"
 #include "ops/activation/swiglu.h"
 #include "ops/attention/attention.h"
 #include "ops/embedding/embedding.h"
@@ -65,6 +67,8 @@ HostScratch HostScratch::carve(Arena& a, const ModelConfig& c, int64_t chunk) {
     s.offsets = a.take_array<int32_t>(c.num_experts + 1);
     s.active = a.take_array<int32_t>(c.num_experts);
   }
+  s.embed_order = a.take_array<int32_t>(chunk);
+  s.embed_rows = a.take_array<int32_t>(chunk);
   s.logits = a.take_array<float>(c.vocab_size);
   s.compressed = CompressedHostScratch::carve(a, c, chunk);
   return s;
@@ -78,8 +82,7 @@ ForwardPass::ForwardPass(const Parts& parts, std::span<const int32_t> tokens, in
 Status ForwardPass::run(const Arch& arch) {
   const Scratch& s = parts_.scratch;
   Stream& stream = *parts_.ops.stream;
-  PM_RETURN_IF_ERROR(stream.copy_to_device(s.ids, ids_.data(), ids_.size_bytes()));
-  PM_RETURN_IF_ERROR(ops::embedding(parts_.ops, {.table = parts_.weights.embed_tokens, .ids = s.ids, .out = rows(s.h)}));
+  PM_RETURN_IF_ERROR(embed());
 
   parts_.rope.fill(first_position_, tokens_, parts_.host.cos, parts_.host.sin);
   const size_t table_bytes = static_cast<size_t>(tokens_ * parts_.rope.rotary_dim() / 2) * sizeof(float);
@@ -98,29 +101,52 @@ Status ForwardPass::run(const Arch& arch) {
   return has_streams ? layers::collapse_head(*this) : ok_status();
 }
 
-Status ForwardPass::last_logits() {
+Status ForwardPass::embed() {
   const Scratch& s = parts_.scratch;
-  PM_RETURN_IF_ERROR(ops::rms_norm(parts_.ops, {.x = s.h.slice_rows(tokens_ - 1, 1),
+  Stream& stream = *parts_.ops.stream;
+  StreamedMatrix* const on_demand = parts_.weights.embed_on_demand;
+  if (on_demand != nullptr) {
+    // The op sees a small table whose row t is token t's.
+    const std::span<int32_t> order(parts_.host.embed_order, ids_.size()), identity(parts_.host.embed_rows, ids_.size());
+    const Tensor table = Tensor::matrix(s.x_f32.data, parts_.weights.embed_tokens.dtype, tokens_, parts_.weights.embed_tokens.cols);
+    PM_RETURN_IF_ERROR(on_demand->gather(stream, ids_, order, table));
+    std::iota(identity.begin(), identity.end(), 0);
+    PM_RETURN_IF_ERROR(stream.copy_to_device(s.ids, identity.data(), identity.size_bytes()));
+    PM_RETURN_IF_ERROR(ops::embedding(parts_.ops, {.table = table, .ids = s.ids, .out = rows(s.h)}));
+  }
+  PM_RETURN_IF_ERROR(stream.copy_to_device(s.ids, ids_.data(), ids_.size_bytes()));  // routers by hash look at them too
+  if (on_demand != nullptr) return ok_status();
+  return ops::embedding(parts_.ops, {.table = parts_.weights.embed_tokens, .ids = s.ids, .out = rows(s.h)});
+}
+
+Status ForwardPass::head_logits(int64_t token) {
+  const Scratch& s = parts_.scratch;
+  Stream& stream = *parts_.ops.stream;
+  PM_RETURN_IF_ERROR(ops::rms_norm(parts_.ops, {.x = s.h.slice_rows(token, 1),
                                                 .weight = parts_.weights.final_norm,
                                                 .eps = static_cast<float>(parts_.config.rms_norm_eps),
                                                 .out_f32 = s.last_x}));
-  PM_RETURN_IF_ERROR(ops::matmul(parts_.ops, {.x = s.last_x, .w = parts_.weights.lm_head, .y = s.logits}));
-  PM_RETURN_IF_ERROR(parts_.ops.stream->copy_to_host(parts_.host.logits, s.logits.data, static_cast<size_t>(s.logits.size_bytes())));
-  return parts_.ops.stream->synchronize();
+  if (parts_.weights.head_on_demand == nullptr) {
+    PM_RETURN_IF_ERROR(ops::matmul(parts_.ops, {.x = s.last_x, .w = parts_.weights.lm_head, .y = s.logits}));
+  } else {
+    // A logit is one dot product whatever rows share the call, so windows leave no trace.
+    PM_RETURN_IF_ERROR(parts_.weights.head_on_demand->for_each_window(stream, [&](int64_t first_row, const Tensor& w) {
+      Tensor y = s.logits;
+      y.data = y.row<float>(0) + first_row;
+      y.cols = w.rows;
+      return ops::matmul(parts_.ops, {.x = s.last_x, .w = w, .y = y});
+    }));
+  }
+  PM_RETURN_IF_ERROR(stream.copy_to_host(parts_.host.logits, s.logits.data, static_cast<size_t>(s.logits.size_bytes())));
+  return stream.synchronize();
 }
 
+Status ForwardPass::last_logits() { return head_logits(tokens_ - 1); }
+
 Status ForwardPass::trace_logits() {
-  const Scratch& s = parts_.scratch;
   for (int64_t t = 0; t < tokens_; ++t) {
-    PM_RETURN_IF_ERROR(ops::rms_norm(parts_.ops, {.x = s.h.slice_rows(t, 1),
-                                                  .weight = parts_.weights.final_norm,
-                                                  .eps = static_cast<float>(parts_.config.rms_norm_eps),
-                                                  .out_f32 = s.last_x}));
-    PM_RETURN_IF_ERROR(ops::matmul(parts_.ops, {.x = s.last_x, .w = parts_.weights.lm_head, .y = s.logits}));
-    PM_RETURN_IF_ERROR(
-        parts_.ops.stream->copy_to_host(parts_.host.logits, s.logits.data, static_cast<size_t>(s.logits.size_bytes())));
-    PM_RETURN_IF_ERROR(parts_.ops.stream->synchronize());
-    PM_RETURN_IF_ERROR(parts_.sink->rows_f32("logits", first_position_ + t, 1, s.logits.cols, parts_.host.logits));
+    PM_RETURN_IF_ERROR(head_logits(t));
+    PM_RETURN_IF_ERROR(parts_.sink->rows_f32("logits", first_position_ + t, 1, parts_.scratch.logits.cols, parts_.host.logits));
   }
   return ok_status();
 }

@@ -32,7 +32,8 @@ struct Scratch {
   float* cos = nullptr;          // [chunk, rotary_dim / 2]
   float* sin = nullptr;
   Tensor h;                      // [chunk, hidden] residual stream
-  Tensor x_f32, x_bf16;          // [chunk, hidden] normed input; x_bf16 in bf16 mode only
+  Tensor x_f32, x_bf16;          // [chunk, hidden] normed input; x_bf16 in bf16 mode only. Before the first layer x_f32 is
+                                 // the place of embedding rows that were read on demand
   Tensor q, k, v;                // [chunk, heads * head_dim], [chunk, kv_heads * head_dim]
   Tensor attention_f32, attention_bf16;  // [chunk, heads * head_dim]
   Tensor mlp_act;                // raw bytes for [rows, intermediate] of either dtype
@@ -63,6 +64,8 @@ struct HostScratch {
   int32_t* slot_rows = nullptr;
   int32_t* offsets = nullptr;    // [experts + 1]
   int32_t* active = nullptr;     // [experts]
+  int32_t* embed_order = nullptr;  // [chunk] for embedding rows on demand: the tokens by row,
+  int32_t* embed_rows = nullptr;   // and where each token's row was put
   float* logits = nullptr;       // [vocab]
   CompressedHostScratch compressed;
 
@@ -134,6 +137,8 @@ class ForwardPass {
 
  private:
   Tensor x_for(const Tensor& weight) const { return rows(use_bf16(weight) ? parts_.scratch.x_bf16 : parts_.scratch.x_f32); }
+  Status embed();
+  Status head_logits(int64_t token);
   Status check_routes(int layer_idx);
   Status record(int layer_idx, const char* what, const Tensor& rows_f32);
   Status record_routes(int layer_idx);

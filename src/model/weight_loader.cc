@@ -65,7 +65,7 @@ class DenseLoader {
         progress(n);
       }
     }
-    return lock_ == nullptr ? ok_status() : check(entry, hash.finish());
+    return lock_ == nullptr ? ok_status() : check_tensor_digest(checkpoint_, entry, *lock_, hash.finish());
   }
 
  private:
@@ -106,20 +106,6 @@ class DenseLoader {
     return ok_status();
   }
 
-  Status check(const TensorEntry& entry, const Sha256Digest& found) const {
-    const std::string where = format("{} ({} @ {:#x})", entry.name, checkpoint_.files()[entry.file_idx].name, entry.offset);
-    const auto it = lock_->tensors.find(entry.name);
-    if (it == lock_->tensors.end()) {
-      return error(StatusCode::kCorrupt, "{}: no entry in {}; run 'pointsman lock' again", where, kLockFileName);
-    }
-    if (it->second.size_bytes != entry.size_bytes || it->second.sha256 != found) {
-      return error(StatusCode::kCorrupt,
-                   "{}: sha256 {} expected {}; fetch the shard again, or run 'pointsman lock --check' for the whole list", where,
-                   to_hex(found), to_hex(it->second.sha256));
-    }
-    return ok_status();
-  }
-
   const Checkpoint& checkpoint_;
   const LockFile* lock_;
   Device& device_;
@@ -127,12 +113,58 @@ class DenseLoader {
 
 }  // namespace
 
+Status check_tensor_digest(const Checkpoint& checkpoint, const TensorEntry& entry, const LockFile& lock, const Sha256Digest& found) {
+  const std::string where = format("{} ({} @ {:#x})", entry.name, checkpoint.files()[entry.file_idx].name, entry.offset);
+  const auto it = lock.tensors.find(entry.name);
+  if (it == lock.tensors.end()) {
+    return error(StatusCode::kCorrupt, "{}: no entry in {}; run 'pointsman lock' again", where, kLockFileName);
+  }
+  if (it->second.size_bytes != entry.size_bytes || it->second.sha256 != found) {
+    return error(StatusCode::kCorrupt,
+                 "{}: sha256 {} expected {}; fetch the shard again, or run 'pointsman lock --check' for the whole list", where,
+                 to_hex(found), to_hex(it->second.sha256));
+  }
+  return ok_status();
+}
+
+StreamedMatrix::Cost on_demand_cost(const Binding& binding, bool host_visible) {
+  StreamedMatrix::Cost total;
+  for (const DenseBinding& b : binding.dense) {
+    if (!b.on_demand) continue;
+    const StreamedMatrix::Cost one = StreamedMatrix::cost(*b.entry, binding.is_head(b), host_visible);
+    total.read_buffer_bytes += one.read_buffer_bytes;
+    total.table_bytes += one.table_bytes;
+    total.stack_bytes += one.stack_bytes;
+  }
+  return total;
+}
+
+Result<std::vector<std::unique_ptr<StreamedMatrix>>> open_on_demand(const Checkpoint& checkpoint, Binding& binding,
+                                                                    const LockFile* lock, Device& device, MemoryBudget& budget,
+                                                                    FunctionRef<void(uint64_t)> progress) {
+  ModelWeights& w = *binding.weights;
+  std::vector<std::unique_ptr<StreamedMatrix>> all;
+  for (const DenseBinding& b : binding.dense) {
+    if (!b.on_demand) continue;
+    PM_ASSIGN_OR_RETURN(std::unique_ptr<StreamedMatrix> matrix, StreamedMatrix::open(device, budget, checkpoint, *b.entry, lock,
+                                                                                     binding.is_head(b), progress));
+    if (binding.is_embedding(b)) w.embed_on_demand = matrix.get();
+    if (binding.is_head(b)) w.head_on_demand = matrix.get();
+    all.push_back(std::move(matrix));
+  }
+  return all;
+}
+
 Status load_dense(const Checkpoint& checkpoint, Binding& binding, const LockFile* lock, Device& device, MemoryBudget& budget,
                   ThreadPool& pool, Buffer& buffer, FunctionRef<void(uint64_t)> progress) {
   PM_ASSIGN_OR_RETURN(buffer, Buffer::make(device, budget, MemoryClass::kWeights, binding.dense_device_bytes()));
-  std::vector<std::byte*> destinations;
+  std::vector<std::byte*> destinations;  // null: stays on disk
   std::byte* next = buffer.bytes();
   for (DenseBinding& b : binding.dense) {
+    if (b.on_demand) {
+      destinations.push_back(nullptr);
+      continue;
+    }
     destinations.push_back(next);
     if (b.matrix != nullptr) b.matrix->data = next;
     if (b.vector != nullptr) *b.vector = reinterpret_cast<const float*>(next);
@@ -140,9 +172,9 @@ Status load_dense(const Checkpoint& checkpoint, Binding& binding, const LockFile
     next += align_up(b.device_bytes, 64);
   }
   // Tied weights: one matrix under whichever name was stored.
-  ModelWeights& w = *binding.weights;
-  if (w.lm_head.data == nullptr) w.lm_head = w.embed_tokens;
-  if (w.embed_tokens.data == nullptr) w.embed_tokens = w.lm_head;
+  for (const DenseBinding& b : binding.dense) {
+    if (binding.is_embedding(b) && binding.is_head(b)) binding.weights->embed_tokens = binding.weights->lm_head = *b.matrix;
+  }
 
   DenseLoader loader(checkpoint, lock, device);
   if (!device.host_visible()) {
@@ -150,6 +182,7 @@ Status load_dense(const Checkpoint& checkpoint, Binding& binding, const LockFile
     std::vector<std::byte> staging(kLoadChunkBytes);
     PM_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, device.make_stream());
     for (size_t i = 0; i < binding.dense.size(); ++i) {
+      if (destinations[i] == nullptr) continue;
       PM_RETURN_IF_ERROR(loader.load(binding.dense[i], destinations[i], stream.get(), staging, progress));
     }
     return ok_status();
@@ -159,6 +192,7 @@ Status load_dense(const Checkpoint& checkpoint, Binding& binding, const LockFile
   size_t first_index = SIZE_MAX;
   pool.parallel_for(static_cast<int64_t>(binding.dense.size()), 1, [&](int64_t begin, int64_t end) {
     for (size_t i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      if (destinations[i] == nullptr) continue;
       Status status = loader.load(binding.dense[i], destinations[i], nullptr, {}, progress);
       if (status.ok()) continue;
       std::lock_guard guard(mutex);

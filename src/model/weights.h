@@ -10,6 +10,8 @@
 
 namespace pointsman {
 
+class StreamedMatrix;
+
 struct Linear {
   Tensor weight;                  // [out, in]
   const float* bias = nullptr;    // [out] or null
@@ -70,6 +72,10 @@ struct ModelWeights {
   const float* final_norm = nullptr;   // [hidden]
   HyperConnection hyper_head;
   std::vector<LayerWeights> layers;
+
+  // Not null: the matrix stays on disk, and the view above has its shape but no data.
+  StreamedMatrix* embed_on_demand = nullptr;
+  StreamedMatrix* head_on_demand = nullptr;
 };
 
 }  // namespace pointsman

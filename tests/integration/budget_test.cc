@@ -28,28 +28,13 @@ EngineOptions plan_options() {
           .context_length = kContext};
 }
 
-std::vector<std::string> run_args(uint64_t budget) {
-  return {"run",
-          testing::small_model_folder(),
-          "--tokens",
-          "3,17,101,250,9,64,200,33,5,118,77",
-          "-n",
-          "64",
-          "-c",
-          std::to_string(kContext),
-          "-t",
-          "2",
-          "--temp",
-          "0",
-          "--ignore-eos",
-          "--print-ids",
-          "--no-progress",
-          "--log-level",
-          "error",
-          "--stats",
-          "json",
-          "--memory",
-          std::to_string(budget)};
+std::vector<std::string> run_args(uint64_t budget, std::vector<std::string> more = {}) {
+  return testing::greedy_run_args({.model = testing::small_model_folder(),
+                                   .tokens = "3,17,101,250,9,64,200,33,5,118,77",
+                                   .num_tokens = 64,
+                                   .context_length = kContext,
+                                   .budget_bytes = budget,
+                                   .more = std::move(more)});
 }
 
 TEST(Budget, PeakRssStaysUnderIt) {
@@ -86,6 +71,38 @@ TEST(Budget, PeakRssStaysUnderIt) {
     EXPECT_EQ(r.out, first);
   }
   EXPECT_LE(most_beside, least_beside + (2 << 20));
+}
+
+// Everything that can be on demand, in the smallest budget there is: less than the resident one by what stays on disk.
+TEST(Budget, EmbeddingAndHeadOnDemandNeedLessAndGiveTheSameTokens) {
+  if (testing::kSanitized) GTEST_SKIP() << "resident sizes are the sanitizer's";
+  EngineOptions options = plan_options();
+  const auto resident = Engine::plan(options);
+  ASSERT_TRUE(resident.ok()) << resident.status().to_string();
+  options.placement = {{.pattern = "*", .placement = Placement::kOnDemand}};
+  const auto plan = Engine::plan(options);
+  ASSERT_TRUE(plan.ok()) << plan.status().to_string();
+  uint64_t on_disk = 0;
+  for (const PlanUnit& u : plan->units) on_disk += u.placement == Placement::kOnDemand && !u.name.ends_with(".experts") ? u.bytes : 0;
+  ASSERT_GT(on_disk, 0u);
+  // Two windows of a sixteenth, a table and the stack of the thread that reads.
+  EXPECT_LT(plan->smallest_budget_bytes, resident->smallest_budget_bytes - on_disk + on_disk / 8 + (320 << 10));
+  const ProgramResult expected = testing::run_program(run_args(resident->full_residency_bytes));
+  ASSERT_EQ(expected.exit_code, 0) << expected.err;
+  const ProgramResult r = testing::run_program(run_args(plan->smallest_budget_bytes, {"--place", "*=on-demand"}));
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_EQ(r.out, expected.out);
+  const Json stats = testing::last_json_line(r.err);
+  EXPECT_LE(static_cast<uint64_t>(stats.find("peak_rss_bytes")->as_int()), plan->smallest_budget_bytes + kProcessOverheadBytes);
+  EXPECT_LE(static_cast<uint64_t>(stats.find("ledger_peak_bytes")->as_int()), plan->smallest_budget_bytes);
+  // 64 tokens, each the whole head and a block or more of the embedding.
+  const Json* dense = stats.find("dense_on_demand");
+  ASSERT_NE(dense, nullptr);
+  EXPECT_GT(static_cast<uint64_t>(dense->find("bytes_read")->as_int()), 64 * on_disk / 2);
+  EXPECT_GT(dense->find("verified_xxh3")->as_int(), 64);
+  const ProgramResult small = testing::run_program(run_args(plan->smallest_budget_bytes - 1, {"--place", "*=on-demand"}));
+  EXPECT_EQ(small.exit_code, 3) << small.err;
+  EXPECT_THAT(small.err, ::testing::HasSubstr(std::to_string(plan->smallest_budget_bytes)));
 }
 
 TEST(Budget, TooSmallIsRefusedWithTheSmallest) {

@@ -159,6 +159,25 @@ TEST_P(Invariance, BudgetsThreadsAndCachesChangeNothing) {
   }
 }
 
+TEST_P(Invariance, EmbeddingAndHeadOnDemandChangeNoBit) {
+  EngineOptions options = base_options(GetParam());
+  auto engine = load(options);
+  ASSERT_NE(engine, nullptr);
+  std::vector<Generation> expected;
+  for (const Prompt& p : prompts()) expected.push_back(greedy(*engine, p.ids, 60, 0));
+  options.placement = {{.pattern = "*", .placement = Placement::kOnDemand}};
+  for (const int threads : {1, 2}) {
+    options.num_threads = threads;
+    options.memory_bytes = Engine::plan(options)->smallest_budget_bytes;
+    auto on_demand = load(options);
+    ASSERT_NE(on_demand, nullptr);
+    for (size_t i = 0; i < prompts().size(); ++i) {
+      EXPECT_EQ(greedy(*on_demand, prompts()[i].ids, 60, i % 2 == 0 ? 0 : 7), expected[i]) << "prompt " << i << " threads " << threads;
+    }
+    EXPECT_GT(on_demand->stats().dense_on_demand.verified_xxh3, 0u);
+  }
+}
+
 TEST_P(Invariance, PrefillSplitsAndColdCachesChangeNoBit) {
   EngineOptions options = base_options(GetParam());
   options.num_threads = 2;

@@ -62,27 +62,8 @@ TEST(O14, ThreeHundredTokensInsideALimitOfTheBudget) {
   ASSERT_TRUE(plan.ok()) << plan.status().to_string();
   const uint64_t budget = plan->smallest_budget_bytes + 16 * plan->expert_bytes;
   const auto args = [&](uint64_t bytes) {
-    return std::vector<std::string>{"run",
-                                    model,
-                                    "--tokens",
-                                    "3,17,101,9",
-                                    "-n",
-                                    std::to_string(tokens),
-                                    "-c",
-                                    std::to_string(context),
-                                    "-t",
-                                    "2",
-                                    "--temp",
-                                    "0",
-                                    "--ignore-eos",
-                                    "--print-ids",
-                                    "--no-progress",
-                                    "--log-level",
-                                    "error",
-                                    "--stats",
-                                    "json",
-                                    "--memory",
-                                    std::to_string(bytes)};
+    return testing::greedy_run_args(
+        {.model = model, .tokens = "3,17,101,9", .num_tokens = tokens, .context_length = context, .budget_bytes = bytes});
   };
   const auto unlimited = testing::run_program(args(plan->full_residency_bytes));
   ASSERT_EQ(unlimited.exit_code, 0) << unlimited.err;

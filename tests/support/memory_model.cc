@@ -115,7 +115,7 @@ Result<std::unique_ptr<Engine>> MemoryModel::load(const EngineOptions& options) 
 }
 
 uint64_t MemoryModel::smallest_budget(const EngineOptions& options) {
-  const Opened o = open(fs);
+  Opened o = open(fs);
   const PlacementMap placement = need(resolve_placement(o.binding, options.placement));
   return need(make_plan({.config = o.config,
                          .checkpoint = *o.checkpoint,

@@ -66,6 +66,17 @@ ProgramResult run_program(const std::vector<std::string>& args, const std::strin
   return result;
 }
 
+std::vector<std::string> greedy_run_args(const GreedyRun& run) {
+  // clang-format off
+  std::vector<std::string> args = {"run", run.model, "--tokens", run.tokens, "-n", std::to_string(run.num_tokens),
+                                   "-c", std::to_string(run.context_length), "-t", "2", "--temp", "0", "--ignore-eos", "--print-ids",
+                                   "--no-progress", "--log-level", "error", "--stats", "json",
+                                   "--memory", std::to_string(run.budget_bytes)};
+  // clang-format on
+  args.insert(args.end(), run.more.begin(), run.more.end());
+  return args;
+}
+
 Json last_json_line(const std::string& text) {
   std::string found;
   for (size_t at = 0; at < text.size();) {
