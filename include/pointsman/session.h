@@ -24,6 +24,18 @@ class TraceSink {
   virtual Status rows_i32(std::string_view name, int64_t first_row, int64_t rows, int64_t cols, const int32_t* data) = 0;
 };
 
+// Gives rows of an earlier run back to a forward pass (pointsman trace --replay). With `layers.N.hidden` layer N + 1 runs on the
+// recorded output of layer N instead of its own (`embedding` before layer 0, the last hidden before the head), so that what a layer
+// does wrong shows in that layer only. With `layers.N.router.ids` tokens go to the recorded experts, weighted from live logits.
+class TraceSource {
+ public:
+  virtual ~TraceSource() = default;
+  // Fills `out` [rows, cols], or gives false when the run has no such tensor: then the pass goes on with its own values.
+  // kInvalidArgument: it has one of another shape, or fewer rows.
+  virtual Result<bool> rows_f32(std::string_view name, int64_t first_row, int64_t rows, int64_t cols, float* out) = 0;
+  virtual Result<bool> rows_i32(std::string_view name, int64_t first_row, int64_t rows, int64_t cols, int32_t* out) = 0;
+};
+
 class Session {
  public:
   ~Session();
@@ -35,8 +47,9 @@ class Session {
   Result<std::span<const float>> prefill(std::span<const int32_t> tokens);
   Result<std::span<const float>> decode(int32_t token) { return prefill({&token, 1}); }
 
-  // The same, handing intermediate tensors to `sink`; with sink->wants("logits"), logits of every position.
-  Result<std::span<const float>> trace(std::span<const int32_t> tokens, TraceSink& sink);
+  // The same, handing intermediate tensors to `sink` (names: docs/formats/trace.md); with sink->wants("logits"), logits of every
+  // position. `replay`: values of another run that take the place of this one's; null for none.
+  Result<std::span<const float>> trace(std::span<const int32_t> tokens, TraceSink& sink, TraceSource* replay = nullptr);
 
   int64_t position() const;                 // tokens so far
   int64_t context_length() const;

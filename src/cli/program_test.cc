@@ -98,7 +98,7 @@ TEST(Program, UsageErrorsAreTwoAndNameTheFlag) {
       {"run " + m + " -p a --log-level loud", "log level"},
       {"run " + m + " -p a --log-format xml", "log format"},
       {"trace " + m + " --tokens 1", "--out"},
-      {"trace " + m + " --tokens 1 --out x --what all", "--what"},
+      {"trace " + m + " --tokens 1 --out x --what everything", "--what"},
       {"compare a b --profile none", "--profile"},
       {"plan " + m + " --dram-gbps 0", "--dram-gbps"},
       {"lock " + m + " -t -1", "--threads"},

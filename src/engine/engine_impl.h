@@ -87,8 +87,8 @@ struct Session::Impl {
 
   // Makes the cache able to go on at `position`.
   Status resume();
-  Result<std::span<const float>> run(std::span<const int32_t> tokens, TraceSink* sink);
-  Status run_pass(std::span<const int32_t> tokens, int64_t first_position, bool is_last, TraceSink* sink);
+  Result<std::span<const float>> run(std::span<const int32_t> tokens, TraceSink* sink, TraceSource* replay);
+  Status run_pass(std::span<const int32_t> tokens, int64_t first_position, bool is_last, TraceSink* sink, TraceSource* replay);
 };
 
 }  // namespace pointsman

@@ -22,6 +22,26 @@ Result<std::unique_ptr<Session>> Engine::new_session() {
   return std::unique_ptr<Session>(new Session(std::move(session)));
 }
 
+namespace {
+
+// Floats of the widest row that one layer hands to the sink.
+int64_t trace_row_width(const ModelConfig& c, const MemoryPlan& plan, TraceSink& sink) {
+  int64_t widest = std::max({c.hidden_size, c.num_experts, c.vocab_size / plan.prefill_chunk + 1});
+  const auto consider = [&](const char* what, int64_t width) {
+    for (int64_t i = 0; i < c.num_hidden_layers; ++i) {
+      if (sink.wants(format("layers.{}.{}", i, what))) widest = std::max(widest, width);
+    }
+  };
+  consider("attention.q", c.num_attention_heads * c.head_dim);
+  consider("attention.q_rotated", c.num_attention_heads * c.head_dim);
+  consider("attention.context", c.num_attention_heads * c.head_dim);
+  consider("experts.act", c.num_experts_per_tok * c.moe_intermediate_size);
+  consider("experts.output", c.num_experts_per_tok * c.hidden_size);
+  return widest;
+}
+
+}  // namespace
+
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Session::~Session() = default;
 
@@ -36,11 +56,13 @@ Status Session::rewind(int64_t position) {
   return ok_status();
 }
 
-Result<std::span<const float>> Session::prefill(std::span<const int32_t> tokens) { return impl_->run(tokens, nullptr); }
+Result<std::span<const float>> Session::prefill(std::span<const int32_t> tokens) { return impl_->run(tokens, nullptr, nullptr); }
 
-Result<std::span<const float>> Session::trace(std::span<const int32_t> tokens, TraceSink& sink) { return impl_->run(tokens, &sink); }
+Result<std::span<const float>> Session::trace(std::span<const int32_t> tokens, TraceSink& sink, TraceSource* replay) {
+  return impl_->run(tokens, &sink, replay);
+}
 
-Result<std::span<const float>> Session::Impl::run(std::span<const int32_t> tokens, TraceSink* sink) {
+Result<std::span<const float>> Session::Impl::run(std::span<const int32_t> tokens, TraceSink* sink, TraceSource* replay) {
   Engine::Impl& e = *engine;
   if (tokens.empty()) return error(StatusCode::kInvalidArgument, "no tokens to run");
   if (static_cast<int64_t>(tokens.size()) > cache.capacity() - position) {
@@ -55,9 +77,9 @@ Result<std::span<const float>> Session::Impl::run(std::span<const int32_t> token
   }
   Charge trace_rows;  // one layer's rows on their way to the sink
   if (sink != nullptr) {
-    const int64_t widest = std::max({e.config.hidden_size, e.config.num_experts, e.config.vocab_size / e.plan.prefill_chunk + 1});
     PM_ASSIGN_OR_RETURN(trace_rows, Charge::make(e.budget, MemoryClass::kOutput,
-                                                 static_cast<uint64_t>(e.plan.prefill_chunk * widest) * sizeof(float)));
+                                                 static_cast<uint64_t>(e.plan.prefill_chunk * trace_row_width(e.config, e.plan, *sink)) *
+                                                     sizeof(float)));
   }
 
   PM_RETURN_IF_ERROR(resume());
@@ -66,7 +88,7 @@ Result<std::span<const float>> Session::Impl::run(std::span<const int32_t> token
   for (int64_t done = 0; done < static_cast<int64_t>(tokens.size()); done += chunk) {
     const auto part = tokens.subspan(static_cast<size_t>(done), std::min<size_t>(static_cast<size_t>(chunk), tokens.size() - static_cast<size_t>(done)));
     const bool is_last = done + chunk >= static_cast<int64_t>(tokens.size());
-    const Status status = run_pass(part, position + done, is_last, sink);
+    const Status status = run_pass(part, position + done, is_last, sink, replay);
     // Whatever came of it, no work of the pass is left: it reads host tables that the next pass fills anew, tokens of the caller, and
     // buffers that may be freed after a failure.
     const Status rest = e.stream->synchronize();
@@ -84,7 +106,7 @@ Status Session::Impl::resume() {
   PM_ASSIGN_OR_RETURN(int64_t at, cache.restore(*e.stream, position));
   while (at < position) {
     const int64_t n = std::min(e.plan.prefill_chunk, position - at);
-    const Status status = run_pass(std::span(history).subspan(static_cast<size_t>(at), static_cast<size_t>(n)), at, false, nullptr);
+    const Status status = run_pass(std::span(history).subspan(static_cast<size_t>(at), static_cast<size_t>(n)), at, false, nullptr, nullptr);
     const Status rest = e.stream->synchronize();
     PM_RETURN_IF_ERROR(status);
     PM_RETURN_IF_ERROR(rest);
@@ -93,7 +115,8 @@ Status Session::Impl::resume() {
   return ok_status();
 }
 
-Status Session::Impl::run_pass(std::span<const int32_t> tokens, int64_t first_position, bool is_last, TraceSink* sink) {
+Status Session::Impl::run_pass(std::span<const int32_t> tokens, int64_t first_position, bool is_last, TraceSink* sink,
+                               TraceSource* replay) {
   Engine::Impl& e = *engine;
   ForwardPass pass({.ops = e.ops,
                     .config = e.config,
@@ -106,7 +129,8 @@ Status Session::Impl::run_pass(std::span<const int32_t> tokens, int64_t first_po
                     .experts = e.store.get(),
                     .cache = cache,
                     .guard_fired = e.guard_fired,
-                    .sink = sink},
+                    .sink = sink,
+                    .replay = replay},
                    tokens, first_position);
   cache.begin_pass(first_position, first_position + static_cast<int64_t>(tokens.size()));
   PM_RETURN_IF_ERROR(pass.run(*e.arch));

@@ -95,9 +95,12 @@ Status ForwardPass::run(const Arch& arch) {
   if (has_streams) PM_RETURN_IF_ERROR(layers::spread_streams(*this));
   for (size_t i = 0; i < parts_.weights.layers.size(); ++i) {
     const int layer_idx = static_cast<int>(i);
+    layer_idx_ = layer_idx;
+    PM_RETURN_IF_ERROR(replay_hidden(layer_idx));
     PM_RETURN_IF_ERROR(arch.layer(*this, parts_.weights.layers[i], layer_idx));
     if (parts_.sink != nullptr) PM_RETURN_IF_ERROR(record(layer_idx, "hidden", rows(has_streams ? s.hyper.streams : s.h)));
   }
+  PM_RETURN_IF_ERROR(replay_hidden(static_cast<int>(parts_.weights.layers.size())));
   return has_streams ? layers::collapse_head(*this) : ok_status();
 }
 
@@ -146,6 +149,7 @@ Status ForwardPass::last_logits() { return head_logits(tokens_ - 1); }
 Status ForwardPass::trace_logits() {
   for (int64_t t = 0; t < tokens_; ++t) {
     PM_RETURN_IF_ERROR(head_logits(t));
+    PM_RETURN_IF_ERROR(record_final_norm(t));
     PM_RETURN_IF_ERROR(parts_.sink->rows_f32("logits", first_position_ + t, 1, parts_.scratch.logits.cols, parts_.host.logits));
   }
   return ok_status();
@@ -170,6 +174,7 @@ Status ForwardPass::linear(const Linear& linear, const Tensor& x_f32, const Tens
 
 Status ForwardPass::rotate_and_cache(const float* q_norm, const float* k_norm, int layer_idx) {
   const ModelConfig& c = parts_.config;
+  PM_RETURN_IF_ERROR(record_projections(layer_idx));
   return ops::qkv_prepare(parts_.ops, {.q = q(),
                                        .k = k(),
                                        .v = v(),
@@ -191,6 +196,8 @@ Status ForwardPass::rotate_and_cache(const float* q_norm, const float* k_norm, i
 
 Status ForwardPass::attend(int layer_idx) {
   const ModelConfig& c = parts_.config;
+  PM_RETURN_IF_ERROR(record(layer_idx, "attention.q_rotated", q()));
+  PM_RETURN_IF_ERROR(record(layer_idx, "attention.k_rotated", k()));
   const Tensor& output = parts_.weights.layers[static_cast<size_t>(layer_idx)].o.weight;
   return ops::attention(parts_.ops, {.q = q(),
                                      .k_cache = parts_.cache.k(layer_idx),
@@ -208,11 +215,13 @@ Status ForwardPass::attend(int layer_idx) {
 
 Status ForwardPass::add_output(const Linear& output) {
   const Tensor& x = use_bf16(output.weight) ? parts_.scratch.attention_bf16 : parts_.scratch.attention_f32;
+  PM_RETURN_IF_ERROR(record(layer_idx_, "attention.context", rows(x)));
   return ops::matmul(parts_.ops,
                      {.x = rows(x), .w = output.weight, .bias = output.bias, .y = rows(parts_.scratch.h), .accumulate = true});
 }
 
 Status ForwardPass::add_mlp(const LayerWeights& w) {
+  PM_RETURN_IF_ERROR(record_mlp_input(layer_idx_));
   const Tensor x = x_for(w.gate);
   return ops::swiglu_ffn(parts_.ops, {.x = x,
                                       .w_gate = w.gate,
@@ -231,6 +240,7 @@ Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
   const ops::RouterContract& contract = parts_.options.router;
   Stream& stream = *parts_.ops.stream;
 
+  PM_RETURN_IF_ERROR(record_mlp_input(layer_idx));
   PM_RETURN_IF_ERROR(ops::matmul(parts_.ops, {.x = rows(s.x_f32), .w = w.router, .y = rows(s.router_logits)}));
   if (w.expert_table != nullptr) {
     PM_RETURN_IF_ERROR(ops::expert_table(parts_.ops, {.table = w.expert_table, .tokens = s.ids, .rows = tokens_, .top_k = contract.top_k, .out = s.given_ids}));
@@ -251,6 +261,7 @@ Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
   PM_RETURN_IF_ERROR(stream.copy_to_host(host.report, s.report, sizeof(ops::RouterReport)));
   PM_RETURN_IF_ERROR(stream.synchronize());
   PM_RETURN_IF_ERROR(check_routes(layer_idx));
+  PM_RETURN_IF_ERROR(replay_routes(layer_idx));
   if (parts_.sink != nullptr) PM_RETURN_IF_ERROR(record_routes(layer_idx));
 
   // Only experts with at least one token are asked for, so the others are never read.
@@ -285,7 +296,10 @@ Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
                                                     .out = s.slots.slice_rows(0, static_cast<int64_t>(num_slots)),
                                                     .out_rows = s.slot_rows + begin,
                                                     .rows = expert_rows}));
+    PM_RETURN_IF_ERROR(record_act(layer_idx, Tensor::matrix(s.mlp_act.data, x.dtype, expert_rows, gate.rows),
+                                  {host.slot_rows + begin, static_cast<size_t>(expert_rows)}));
   }
+  PM_RETURN_IF_ERROR(record_slots(layer_idx));
   return ops::combine(parts_.ops, {.slots = s.slots.slice_rows(0, static_cast<int64_t>(num_slots)),
                                    .weights = s.route_weights,
                                    .top_k = contract.top_k,
@@ -309,25 +323,6 @@ Status ForwardPass::check_routes(int layer_idx) {
     parts_.guard_fired += static_cast<uint64_t>(report.guard_count);
   }
   return ok_status();
-}
-
-Status ForwardPass::record(int layer_idx, const char* what, const Tensor& t) {
-  const std::string name = format("layers.{}.{}", layer_idx, what);
-  if (!parts_.sink->wants(name)) return ok_status();
-  std::vector<float> copy(static_cast<size_t>(t.rows * t.cols));
-  PM_RETURN_IF_ERROR(parts_.ops.stream->copy_to_host(copy.data(), t.data, copy.size() * sizeof(float)));
-  PM_RETURN_IF_ERROR(parts_.ops.stream->synchronize());
-  return parts_.sink->rows_f32(name, first_position_, t.rows, t.cols, copy.data());
-}
-
-Status ForwardPass::record_routes(int layer_idx) {
-  const Scratch& s = parts_.scratch;
-  const int64_t top_k = parts_.options.router.top_k;
-  PM_RETURN_IF_ERROR(record(layer_idx, "router.logits", rows(s.router_logits)));
-  PM_RETURN_IF_ERROR(record(layer_idx, "router.weights", Tensor::matrix(s.route_weights, DType::kF32, tokens_, top_k)));
-  const std::string name = format("layers.{}.router.ids", layer_idx);
-  if (!parts_.sink->wants(name)) return ok_status();
-  return parts_.sink->rows_i32(name, first_position_, tokens_, top_k, parts_.host.route_ids);
 }
 
 }  // namespace pointsman

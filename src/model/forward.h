@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "checkpoint/model_config.h"
 #include "experts/store.h"
@@ -94,6 +95,7 @@ class ForwardPass {
     KvCache& cache;
     uint64_t& guard_fired;       // counter
     TraceSink* sink;             // null: nothing is recorded
+    TraceSource* replay = nullptr;  // null: the pass uses its own values
   };
   // REQUIRES: 1 <= tokens.size() <= scratch.chunk; first_position + tokens.size() <= cache.capacity().
   ForwardPass(const Parts& parts, std::span<const int32_t> tokens, int64_t first_position);
@@ -140,13 +142,23 @@ class ForwardPass {
   Status embed();
   Status head_logits(int64_t token);
   Status check_routes(int layer_idx);
-  Status record(int layer_idx, const char* what, const Tensor& rows_f32);
+  // Trace points and replay (forward_trace.cc). Nothing happens without a sink or a source.
+  Status record(int layer_idx, const char* what, const Tensor& rows);
+  Status record_projections(int layer_idx);
+  Status record_mlp_input(int layer_idx);
   Status record_routes(int layer_idx);
+  Status record_act(int layer_idx, const Tensor& act, std::span<const int32_t> slots);
+  Status record_slots(int layer_idx);
+  Status record_final_norm(int64_t token);
+  Status replay_hidden(int layer_idx);  // the input of the layer; layers.size(): of the head
+  Status replay_routes(int layer_idx);
 
   Parts parts_;
   std::span<const int32_t> ids_;
   int64_t first_position_;
   int64_t tokens_;
+  int layer_idx_ = 0;
+  std::vector<float> act_rows_;  // [tokens * top_k, intermediate] of one layer, on their way to the sink
 };
 
 }  // namespace pointsman

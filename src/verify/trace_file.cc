@@ -22,6 +22,13 @@ bool is_readable(DType d) {
   }
 }
 
+// Elements of one position.
+int64_t row_width(const SafetensorsWriter::Declaration& d) {
+  int64_t width = 1;
+  for (size_t i = 1; i < d.shape.size(); ++i) width *= d.shape[i];
+  return width;
+}
+
 template <class T, class Convert>
 void convert(std::span<const std::byte> raw, std::vector<double>& out, Convert to_double) {
   out.resize(raw.size() / sizeof(T));
@@ -36,17 +43,24 @@ void convert(std::span<const std::byte> raw, std::vector<double>& out, Convert t
 
 Result<TraceSelection> parse_trace_selection(std::string_view text) {
   TraceSelection s{.logits = false, .router = false, .hidden = false};
+  struct Word {
+    std::string_view name;
+    bool TraceSelection::*member;
+  };
+  constexpr Word kWords[] = {{"logits", &TraceSelection::logits},       {"router", &TraceSelection::router},
+                             {"hidden", &TraceSelection::hidden},       {"embedding", &TraceSelection::embedding},
+                             {"attention", &TraceSelection::attention}, {"mlp", &TraceSelection::mlp},
+                             {"experts", &TraceSelection::experts},     {"norm", &TraceSelection::norm}};
   while (true) {
     const size_t comma = std::min(text.find(','), text.size());
     const std::string_view word = text.substr(0, comma);
-    if (word == "logits")
-      s.logits = true;
-    else if (word == "router")
-      s.router = true;
-    else if (word == "hidden")
-      s.hidden = true;
-    else
-      return error(StatusCode::kInvalidArgument, "'{}': expected a list of logits, router, hidden", word);
+    bool known = false;
+    for (const Word& w : kWords) {
+      if (word != w.name && word != "all") continue;
+      s.*w.member = true;
+      known = true;
+    }
+    if (!known) return error(StatusCode::kInvalidArgument, "'{}': expected a list of {}", word, kTraceSelectionWords);
     if (comma == text.size()) return s;
     text.remove_prefix(comma + 1);
   }
@@ -56,23 +70,51 @@ Result<std::unique_ptr<TraceWriter>> TraceWriter::create(FileSystem& fs, const s
                                                          const TraceSelection& selection, int64_t tokens,
                                                          const std::vector<std::pair<std::string, std::string>>& metadata) {
   std::vector<SafetensorsWriter::Declaration> list;
-  const auto declare = [&](std::string name, DType dtype, int64_t cols) {
-    list.push_back({std::move(name), dtype, {tokens, cols}});
+  const auto declare = [&](std::string name, DType dtype, std::vector<int64_t> row) {
+    row.insert(row.begin(), tokens);
+    list.push_back({std::move(name), dtype, std::move(row)});
   };
+  const int64_t q = config.num_attention_heads * config.head_dim, kv = config.num_key_value_heads * config.head_dim;
+  const int64_t hidden = config.hidden_size, top_k = config.num_experts_per_tok;
+  // Hyper-connection models have several residual streams; compressed attention has no points inside.
+  const bool has_streams = config.hyper.streams > 0;
+  const std::vector<int64_t> residual = has_streams ? std::vector<int64_t>{config.hyper.streams, hidden} : std::vector<int64_t>{hidden};
+  const bool plain_attention = config.compressed.layers.empty() && !has_streams;
+  if (selection.embedding) declare("embedding", DType::kF32, residual);
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    if (selection.router && config.layer_is_moe[static_cast<size_t>(i)]) {
-      declare(format("layers.{}.router.logits", i), DType::kF32, config.num_experts);
-      declare(format("layers.{}.router.ids", i), DType::kI32, config.num_experts_per_tok);
-      declare(format("layers.{}.router.weights", i), DType::kF32, config.num_experts_per_tok);
+    const auto in_layer = [&](const char* what, DType dtype, std::vector<int64_t> row) {
+      declare(format("layers.{}.{}", i, what), dtype, std::move(row));
+    };
+    const bool is_moe = config.layer_is_moe[static_cast<size_t>(i)];
+    if (selection.attention && plain_attention) {
+      in_layer("attention.input", DType::kF32, {hidden});
+      in_layer("attention.q", DType::kF32, {q});
+      in_layer("attention.k", DType::kF32, {kv});
+      in_layer("attention.v", DType::kF32, {kv});
+      in_layer("attention.q_rotated", DType::kF32, {q});
+      in_layer("attention.k_rotated", DType::kF32, {kv});
+      in_layer("attention.context", DType::kF32, {q});
+      in_layer("attention.residual", DType::kF32, {hidden});
     }
-    if (selection.hidden) declare(format("layers.{}.hidden", i), DType::kF32, config.hidden_size);
+    if (selection.mlp) in_layer("mlp.input", DType::kF32, {hidden});
+    if (selection.router && is_moe) {
+      in_layer("router.logits", DType::kF32, {config.num_experts});
+      in_layer("router.ids", DType::kI32, {top_k});
+      in_layer("router.weights", DType::kF32, {top_k});
+    }
+    if (selection.experts && is_moe) {
+      in_layer("experts.act", DType::kF32, {top_k, config.moe_intermediate_size});
+      in_layer("experts.output", DType::kF32, {top_k, hidden});
+    }
+    if (selection.hidden) in_layer("hidden", DType::kF32, residual);
   }
-  if (selection.logits) declare("logits", DType::kF32, config.vocab_size);
-  if (list.empty()) return error(StatusCode::kInvalidArgument, "a dense model has no router: nothing to trace");
+  if (selection.norm) declare("final_norm", DType::kF32, {hidden});
+  if (selection.logits) declare("logits", DType::kF32, {config.vocab_size});
+  if (list.empty()) return error(StatusCode::kInvalidArgument, "a dense model has no router and no experts: nothing to trace");
   auto writer = std::make_unique<TraceWriter>();
   for (const auto& d : list) {
     writer->tensors_.emplace(d.name, d);
-    writer->bytes_ += static_cast<uint64_t>(tokens * d.shape[1]) * 4;
+    writer->bytes_ += static_cast<uint64_t>(tokens * row_width(d)) * 4;
   }
   PM_ASSIGN_OR_RETURN(writer->file_, SafetensorsWriter::create(fs, path, std::move(list), metadata));
   return writer;
@@ -84,7 +126,7 @@ bool TraceWriter::wants(std::string_view name) {
 
 Status TraceWriter::rows(std::string_view name, DType dtype, int64_t first_row, int64_t rows, int64_t cols, const void* data) {
   const auto it = tensors_.find(name);
-  if (it == tensors_.end() || it->second.dtype != dtype || it->second.shape[1] != cols ||
+  if (it == tensors_.end() || it->second.dtype != dtype || row_width(it->second) != cols ||
       first_row + rows > it->second.shape[0]) {
     return error(StatusCode::kInternal, "trace of {}: {} rows of {} from row {} were not announced", name, rows, cols,
                  first_row);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Trace files: intermediate tensors of a forward pass as safetensors, written while it runs and read back in blocks of rows, so
-// that memory does not grow with the prompt. Names: `logits`, `layers.N.hidden`, `layers.N.router.logits`,
-// `layers.N.router.ids`, `layers.N.router.weights` (docs/formats/trace.md); rows are positions.
+// that memory does not grow with the prompt. Names: docs/formats/trace.md; rows are positions.
 #pragma once
 
 #include <map>
@@ -22,10 +21,13 @@
 
 namespace pointsman {
 
+inline constexpr std::string_view kTraceSelectionWords = "logits, router, hidden, embedding, attention, mlp, experts, norm, all";
+
 struct TraceSelection {
   bool logits = true, router = true, hidden = true;
+  bool embedding = false, attention = false, mlp = false, experts = false, norm = false;  // inside the layers
 };
-// "logits,router,hidden", in any order. kInvalidArgument names what it does not know.
+// "logits,router,hidden", in any order; "all" is everything. kInvalidArgument names what it does not know.
 Result<TraceSelection> parse_trace_selection(std::string_view text);
 
 class TraceWriter final : public TraceSink {
@@ -59,6 +61,29 @@ struct TraceTensor {
   uint64_t offset = 0;
   bool is_integer() const { return dtype == DType::kI32 || dtype == DType::kI64; }
 };
+
+// A recorded run as the source of a replay. Borrowed by the session for the call.
+class TraceReader;
+class TraceReplay final : public TraceSource {
+ public:
+  // `inputs`: every layer runs on the recorded output of the layer before it (a shadow run). `routes`: tokens go to the recorded
+  // experts. kInvalidArgument when `reader` has no tensor that could be replayed so.
+  static Result<std::unique_ptr<TraceReplay>> create(TraceReader& reader, bool inputs, bool routes);
+  TraceReplay(TraceReader& reader, bool inputs, bool routes) : reader_(reader), inputs_(inputs), routes_(routes) {}
+
+  Result<bool> rows_f32(std::string_view name, int64_t first_row, int64_t rows, int64_t cols, float* out) override;
+  Result<bool> rows_i32(std::string_view name, int64_t first_row, int64_t rows, int64_t cols, int32_t* out) override;
+
+ private:
+  Result<bool> read(std::string_view name, int64_t first_row, int64_t rows, int64_t cols, bool is_integer);
+
+  TraceReader& reader_;
+  const bool inputs_, routes_;
+  std::vector<double> values_;
+};
+
+// The token ids that a trace says it is of: `tokens` of its metadata, or its tensor `tokens`. kNotFound when it says nothing.
+Result<std::vector<int32_t>> trace_tokens(TraceReader& reader);
 
 class TraceReader {
  public:

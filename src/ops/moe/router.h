@@ -86,6 +86,11 @@ Status route(OpContext& ctx, const RouteArgs& args);
 RouterReport route_reference(const RouterContract& contract, std::span<const float> logits, std::span<const float> bias,
                              const RouterNoise& noise, int64_t token, std::span<int32_t> ids, std::span<double> weights);
 
+// Weights of experts that were chosen elsewhere (routing replay), from this run's logits by steps 1 and 5, in float64: never from
+// scores that are zero outside this run's own choice. kInvalidArgument: ids that repeat or are out of range; kCorrupt: logits that are
+// not finite, weights that fail the guard. REQUIRES: ids.size() = weights.size() = top_k, logits.size() = num_experts.
+Status route_forced(const RouterContract& contract, std::span<const float> logits, std::span<const int32_t> ids, std::span<float> weights);
+
 // Gumbel noise for one (token, expert): -log(-log(u)), u from Philox. The same for every chunking and thread count.
 double gumbel_noise(const RouterNoise& noise, int64_t token, int32_t expert);
 
