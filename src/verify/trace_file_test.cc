@@ -26,7 +26,7 @@ TEST(TraceSelection, ListsAndRefusals) {
   const auto s = parse_trace_selection("router,logits");
   ASSERT_TRUE(s.ok());
   EXPECT_TRUE(s->router && s->logits && !s->hidden);
-  for (const char* bad : {"", "logit", "logits,", ",", "logits, router"}) {
+  for (const char* bad : {"", "logit", "logits,", ",", "logits, router", "router,everything"}) {
     EXPECT_EQ(parse_trace_selection(bad).status().code(), StatusCode::kInvalidArgument) << bad;
   }
 }
