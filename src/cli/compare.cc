@@ -225,7 +225,7 @@ int run_compare(int argc, char** argv) {
   replace("--min-cosine", min_cosine, limits.min_cosine);
   replace("--tie-margin", tie_margin, limits.tie_margin);
   replace("--router-margin", router_margin, limits.router_margin);
-  const Result<Comparison> c = compare_traces(**a, **b, limits, common);
+  const Result<Comparison> c = compare_traces(**a, **b, {.limits = limits, .common_only = common});
   if (!c.ok()) return report(kName, c.status());
   if (json) {
     print_json(to_json(**a, **b, *c));

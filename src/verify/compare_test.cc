@@ -51,7 +51,7 @@ struct Trace {
 Comparison compare(const Trace& a, const Trace& b, const CompareLimits& limits, bool common_only = false) {
   testing::MemoryFs fs;
   auto ra = a.open(fs, "/a"), rb = b.open(fs, "/b");
-  auto c = compare_traces(*ra, *rb, limits, common_only);
+  auto c = compare_traces(*ra, *rb, {.limits = limits, .common_only = common_only});
   EXPECT_TRUE(c.ok()) << c.status().to_string();
   return std::move(*c);
 }
@@ -206,7 +206,7 @@ TEST(Compare, NothingInCommonIsAnError) {
   ASSERT_TRUE((*w)->commit().ok());
   auto x = TraceReader::open(fs, "/x");
   auto a = Trace().open(fs, "/a");
-  EXPECT_EQ(compare_traces(*a, **x, *compare_profile("fp32", "")).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(compare_traces(*a, **x, {.limits = *compare_profile("fp32", "")}).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST(Compare, BlocksOfManyRowsGiveTheSame) {
@@ -223,7 +223,7 @@ TEST(Compare, BlocksOfManyRowsGiveTheSame) {
     ASSERT_TRUE((*w)->commit().ok());
     readers[i] = std::move(*TraceReader::open(fs, path));
   }
-  const auto c = compare_traces(*readers[0], *readers[1], *compare_profile("fp32", ""));
+  const auto c = compare_traces(*readers[0], *readers[1], {.limits = *compare_profile("fp32", "")});
   ASSERT_TRUE(c.ok());
   EXPECT_EQ(c->tensors.front().worst_row, kRows - 1);
   EXPECT_EQ(c->tensors.front().max_abs, 2);

@@ -97,6 +97,8 @@ class TraceReader {
   std::string metadata(std::string_view key) const;
   const std::vector<std::pair<std::string, std::string>>& all_metadata() const { return metadata_; }
   const std::vector<std::string>& skipped() const { return skipped_; }
+  // What a reader of a foreign format guessed or could not confirm.
+  const std::vector<std::string>& notes() const { return notes_; }
 
   // Rows [first, first + count) as doubles (exact for every type but I64 beyond 2^53) into out [count * cols].
   Status read_rows(const TraceTensor& t, int64_t first, int64_t count, std::vector<double>& out);
@@ -108,7 +110,7 @@ class TraceReader {
   std::unique_ptr<File> file_;
   std::vector<TraceTensor> tensors_;
   std::vector<std::pair<std::string, std::string>> metadata_;
-  std::vector<std::string> skipped_;
+  std::vector<std::string> skipped_, notes_;
   std::vector<std::byte> raw_;
 };
 
