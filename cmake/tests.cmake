@@ -21,7 +21,7 @@ function(pm_add_tests name)
   gtest_discover_tests(${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)
 endfunction()
 
-foreach(room base memory tensor device checkpoint tokenizer ops experts model sample engine verify cli)
+foreach(room base memory tensor device checkpoint tokenizer ops experts model sample engine verify audit cli)
   file(GLOB_RECURSE files CONFIGURE_DEPENDS src/${room}/*_test.cc)
   pm_add_tests(${room}_test ${files})
 endforeach()
@@ -33,6 +33,10 @@ endforeach()
 # The arrows between the rooms point one way.
 add_executable(check_layers tools/check_layers.cc)
 add_test(NAME Layers.IncludesPointOneWay COMMAND check_layers ${CMAKE_SOURCE_DIR})
+
+# The rules of the audit over their fixtures, line by line; prints precision and recall per rule.
+set_target_properties(audit_score PROPERTIES EXCLUDE_FROM_ALL OFF)
+add_test(NAME Audit.FixturesGiveExactLines COMMAND audit_score ${CMAKE_SOURCE_DIR}/tests/audit/fixtures)
 
 # Every fuzz target over its corpus, without libFuzzer.
 file(GLOB PM_FUZZERS CONFIGURE_DEPENDS tests/fuzz/fuzz_*.cc)

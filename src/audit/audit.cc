@@ -132,12 +132,21 @@ void move_to(std::vector<T>& from, std::vector<T>& to) {
   from = {};
 }
 
-// Two units of one file, or two rules' callbacks, may see the same place: one finding of a rule per place.
+// Two units of one file (a document and its code block), or two callbacks of a rule, may see the same place: one finding of a rule
+// per place, the surest.
 void remove_duplicates(std::vector<Finding>& findings) {
-  const auto same = [](const Finding& a, const Finding& b) {
-    return a.rule == b.rule && a.location.path == b.location.path && a.location.line == b.location.line && a.location.column == b.location.column;
-  };
-  findings.erase(std::unique(findings.begin(), findings.end(), same), findings.end());
+  size_t kept = 0;
+  for (size_t i = 0; i < findings.size(); ++i) {
+    Finding& f = findings[i];
+    Finding* last = kept > 0 ? &findings[kept - 1] : nullptr;
+    if (last && last->rule == f.rule && last->location.path == f.location.path && last->location.line == f.location.line && last->location.column == f.location.column) {
+      if (f.confidence > last->confidence) *last = std::move(f);
+    } else {
+      if (kept != i) findings[kept] = std::move(f);
+      ++kept;
+    }
+  }
+  findings.resize(kept);
 }
 
 }  // namespace

@@ -5,14 +5,24 @@
 #include <cstdlib>
 #include <utility>
 
-#include "audit/embedded_data.h"
 #include "base/check.h"
+#include "base/embedded_data.h"
 #include "base/log.h"
 
 namespace pointsman::audit {
 namespace {
 
 constexpr int64_t kSchema = 1;
+
+struct DataFile {
+  std::string_view name;
+  std::string_view (*embedded)();
+};
+constexpr DataFile kDataFiles[] = {
+    {"cann_ops.json", embedded_cann_ops},
+    {"cann_versions.json", embedded_cann_versions},
+    {"torch_npu_names.json", embedded_torch_npu_names},
+};
 
 Result<std::vector<std::string>> strings(const Json& file, std::string_view key) {
   const Json* list = file.find(key);
@@ -127,8 +137,8 @@ int compare_versions(std::string_view a, std::string_view b) {
 const Facts& Facts::embedded() {
   static const Facts* const kFacts = [] {
     auto* f = new Facts;  // lives as long as the program
-    for (const EmbeddedFile& file : kEmbeddedFiles) {
-      const Status s = f->read(file.name, file.text);
+    for (const DataFile& file : kDataFiles) {
+      const Status s = f->read(file.name, file.embedded());
       PM_CHECK(s.ok(), "built-in audit data: %s", s.to_string().c_str());
     }
     return f;
@@ -139,7 +149,7 @@ const Facts& Facts::embedded() {
 Result<Facts> Facts::load(FileSystem& fs, const std::string& directory) {
   Facts facts = embedded();
   bool any = false;
-  for (const EmbeddedFile& file : kEmbeddedFiles) {
+  for (const DataFile& file : kDataFiles) {
     const std::string path = join_path(directory, std::string(file.name));
     Result<std::string> text = read_text_file(fs, path, 64u << 20);
     if (!text.ok()) {
@@ -152,7 +162,7 @@ Result<Facts> Facts::load(FileSystem& fs, const std::string& directory) {
   }
   if (!any) {
     std::string names;
-    for (const EmbeddedFile& file : kEmbeddedFiles) names += (names.empty() ? "" : ", ") + std::string(file.name);
+    for (const DataFile& file : kDataFiles) names += (names.empty() ? "" : ", ") + std::string(file.name);
     return error(StatusCode::kNotFound, "{}: none of {} is there", directory, names);
   }
   return facts;

@@ -51,7 +51,7 @@ Finding& Report::add(Span span, Confidence confidence, std::string message) {
   const size_t line = unit_->line_index(span.begin);
   const std::string_view text = unit_->line_text(line);
   span.end = std::min(span.end, unit_->line_starts[line] + static_cast<uint32_t>(text.size()));
-  return add_at(unit_->location({span.begin, std::max(span.begin, span.end)}), std::string(text.substr(0, 400)), unit_->label_at(span.begin), confidence, std::move(message));
+  return add_at(unit_->location({span.begin, std::max(span.begin, span.end)}), unit_->excerpt(line), unit_->label_at(span.begin), confidence, std::move(message));
 }
 
 Finding& Report::add(const python::Expr& e, std::string message) {

@@ -141,6 +141,13 @@ std::string_view Unit::line_text(size_t line) const {
   return s;
 }
 
+std::string Unit::excerpt(size_t line) const {
+  const std::string_view s = line_text(line);
+  size_t n = std::min<size_t>(s.size(), 400);
+  while (n < s.size() && n > 0 && (static_cast<uint8_t>(s[n]) & 0xC0) == 0x80) --n;
+  return std::string(s.substr(0, n));
+}
+
 Location Unit::location(Span span) const {
   const uint32_t size = static_cast<uint32_t>(text.size());
   const uint32_t begin = std::min(span.begin, size), end = std::clamp(span.end, begin, size);

@@ -60,6 +60,8 @@ struct Unit {
   // Index of the line of `text` that holds `offset`, from 0.
   size_t line_index(uint32_t offset) const;
   std::string_view line_text(size_t line) const;
+  // The line as findings show it: at most 400 bytes, whole characters.
+  std::string excerpt(size_t line) const;
   Location location(Span span) const;
   // "cell 3", "code block", or empty: where in its container the offset is.
   std::string label_at(uint32_t offset) const;

@@ -54,7 +54,7 @@ void collect_facts(const config::Document& document, Tree& tree);
 template <class T>
 Located<T> locate(const Unit& unit, Span span, T value) {
   const size_t line = unit.line_index(span.begin);
-  return {std::move(value), unit.location(span), std::string(unit.line_text(line).substr(0, 400)), unit.label_at(span.begin), unit.kind};
+  return {std::move(value), unit.location(span), unit.excerpt(line), unit.label_at(span.begin), unit.kind};
 }
 
 }  // namespace pointsman::audit

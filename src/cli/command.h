@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One subcommand: one file, one line in the table of main.cc. argv[0] is the subcommand's name.
+// One subcommand: one file, one line in command_list.inc. argv[0] is the subcommand's name.
 #pragma once
 
 #include <string>
@@ -11,15 +11,11 @@
 
 namespace pointsman::cli {
 
-int run_bench(int argc, char** argv);
-int run_chat(int argc, char** argv);
-int run_compare(int argc, char** argv);
-int run_inspect(int argc, char** argv);
-int run_lock(int argc, char** argv);
-int run_plan(int argc, char** argv);
-int run_run(int argc, char** argv);
-int run_trace(int argc, char** argv);
-int run_version(int argc, char** argv);
+#define PM_TOOL_COMMAND(name, summary) int run_##name(int argc, char** argv);
+#define PM_ENGINE_COMMAND(name, summary) int run_##name(int argc, char** argv);
+#include "cli/command_list.inc"
+#undef PM_TOOL_COMMAND
+#undef PM_ENGINE_COMMAND
 
 // Prints "pointsman COMMAND: corrupt: ..." to stderr and gives the exit code. 3, refused: the model, its config, the budget or
 // the request cannot be - unless `running` (a first token was made), when every failure is 4. Failures of the system are

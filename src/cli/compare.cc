@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "cli/args.h"
 #include "cli/command.h"
-#include "cli/engine_flags.h"
+#include "cli/log_flags.h"
 #include "verify/compare.h"
 
 namespace pointsman::cli {

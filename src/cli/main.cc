@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "cli/args.h"
 #include "cli/command.h"
-#include "cli/engine_flags.h"
+#include "cli/log_flags.h"
 
 extern char** environ;
 
@@ -28,18 +28,27 @@ struct Command {
   int (*run)(int argc, char** argv);
   const char* summary;
 };
-// Sorted.
 constexpr Command kCommands[] = {
-    {"bench", run_bench, "measure: decode, ops, io, against the limits of this machine"},
-    {"chat", run_chat, "talk to a model with its chat template"},
-    {"compare", run_compare, "compare two traces tensor by tensor"},
-    {"inspect", run_inspect, "what a checkpoint holds, and where every config value comes from"},
-    {"lock", run_lock, "write pointsman.lock.json, or check a model against it"},
-    {"plan", run_plan, "what a model needs in memory, before a weight is read"},
-    {"run", run_run, "generate text from a prompt"},
-    {"trace", run_trace, "write intermediate tensors of a forward pass"},
-    {"version", run_version, "version, compiler, instruction set"},
+#define PM_TOOL_COMMAND(name, summary) {#name, run_##name, summary},
+#ifdef PM_WITHOUT_ENGINE
+#define PM_ENGINE_COMMAND(name, summary)
+#else
+#define PM_ENGINE_COMMAND(name, summary) {#name, run_##name, summary},
+#endif
+#include "cli/command_list.inc"
+#undef PM_TOOL_COMMAND
+#undef PM_ENGINE_COMMAND
 };
+
+#ifdef PM_WITHOUT_ENGINE
+constexpr const char* kLeftOut[] = {
+#define PM_TOOL_COMMAND(name, summary)
+#define PM_ENGINE_COMMAND(name, summary) #name,
+#include "cli/command_list.inc"
+#undef PM_TOOL_COMMAND
+#undef PM_ENGINE_COMMAND
+};
+#endif
 
 void print_usage(std::FILE* out) {
   std::fprintf(
@@ -64,6 +73,13 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 int unknown_command(std::string_view name) {
+#ifdef PM_WITHOUT_ENGINE
+  if (std::find(std::begin(kLeftOut), std::end(kLeftOut), name) != std::end(kLeftOut)) {
+    std::fprintf(stderr, "pointsman: this build has no engine, so no '%.*s' (configure with -DPM_BUILD_ENGINE=ON)\n",
+                 static_cast<int>(name.size()), name.data());
+    return kExitUsage;
+  }
+#endif
   const auto nearest = std::min_element(std::begin(kCommands), std::end(kCommands), [&](const Command& a, const Command& b) {
     return edit_distance(name, a.name) < edit_distance(name, b.name);
   });

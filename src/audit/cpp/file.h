@@ -49,6 +49,7 @@ struct Directive {
 
 struct Function {
   std::string name;  // qualified as written: "Gate::forward"
+  Span name_span;
   Span head;         // from its return type (with __global__) to before the brace
   uint32_t first = 0, last = 0;  // tokens of the body, braces included: [first, last)
   bool is_kernel = false;        // __global__

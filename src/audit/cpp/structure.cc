@@ -133,6 +133,7 @@ class Structure {
     uint32_t first = name;
     while (first >= 2 + begin && is(first - 1, "::") && is_identifier(first - 2)) first -= 2;
     for (uint32_t k = first; k <= name; ++k) fn.name += f_.text(k);
+    fn.name_span = {f_.tokens_[first].span.begin, f_.tokens_[name].span.end};
     fn.head = {f_.tokens_[begin].span.begin, f_.tokens_[brace - 1].span.end};
     fn.first = brace;
     fn.last = partner_[brace] + 1;

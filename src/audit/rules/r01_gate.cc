@@ -18,7 +18,9 @@ bool is_function_of_torch(const Expr& call, std::string_view name) {
 }
 bool is_top_k(const Expr& e) { return is_function_of_torch(e, "topk"); }
 // Also modules and functions called through a name: self.softmax(x), scoring_func(x) say nothing and are left out.
-constexpr auto is_softmax = [](const Expr& e) { return is_function_of_torch(e, "softmax"); };
+constexpr auto is_softmax = [](const Expr& e) {
+  return is_function_of_torch(e, "softmax") || (e.is(ExprKind::kCall) && python::is_under(e, "torch") && e.last_name().ends_with("softmax") && !e.last_name().ends_with("log_softmax"));
+};
 constexpr auto is_other_score = [](const Expr& e) { return is_function_of_torch(e, "sigmoid") || is_function_of_torch(e, "softplus"); };
 
 const Expr* tensor_of(const Expr& call) {
@@ -98,7 +100,7 @@ void cpp_file(const cpp::File& f, Report& out) {
     if (!fn.is_kernel) continue;
     const std::string name = lower(fn.name);
     const bool gate = (contains(name, "topk") && (contains(name, "softmax") || contains(name, "gat") || contains(name, "sigmoid"))) || contains(name, "moe_fused_gate") || contains(name, "grouped_topk");
-    if (gate) out.add(fn.head, Confidence::kLikely, "this kernel is a gate of experts; CANN has aclnnMoeGatingTopKSoftmaxV2 and aclnnMoeGatingTopK").fix = "aclnnMoeGatingTopKSoftmaxV2 (softmax) or aclnnMoeGatingTopK (sigmoid, groups, bias).";
+    if (gate) out.add(fn.name_span, Confidence::kLikely, "this kernel is a gate of experts; CANN has aclnnMoeGatingTopKSoftmaxV2 and aclnnMoeGatingTopK").fix = "aclnnMoeGatingTopKSoftmaxV2 (softmax) or aclnnMoeGatingTopK (sigmoid, groups, bias).";
   }
 }
 
