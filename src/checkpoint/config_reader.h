@@ -86,6 +86,8 @@ void read_rope_dictionary(ConfigReader& reader, const Json& dictionary, const st
 // Everything that only deepseek_v4 has: kinds of layers, ropes, indexer, hyper-connections, router (deepseek_v4_config.cc).
 // REQUIRES: sizes and read_moe() are read.
 void read_deepseek_v4(ConfigReader& reader, ModelConfig& config);
+// quantization_config: known methods and the block size.
+void read_quantization(ConfigReader& reader, ModelConfig& config);
 // eos, bos and pad: generation_config.json before config.json.
 void read_token_ids(ConfigReader& reader, const Json& generation, ModelConfig& config);
 

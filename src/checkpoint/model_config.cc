@@ -64,16 +64,9 @@ Result<const Family*> find_family(ConfigReader& r, ModelConfig& c) {
                json_quote(c.model_type.substr(0, 64)), known);
 }
 
-// What would make the stored weights mean something else, or asks for code to run.
+// What asks for code to run.
 void check_foreign_matter(ConfigReader& r) {
   std::string path;
-  for (const std::string_view key : {"quantization_config", "compression_config"}) {
-    const Json* q = r.find({key}, &path);
-    if (q == nullptr) continue;
-    const Json* method = q->find("quant_method");
-    r.fail(error(StatusCode::kUnsupported, "{}: quant_method {} is not supported; use the BF16, F16 or F32 checkpoint", path,
-                 method != nullptr ? brief(*method) : "(not said)"));
-  }
   if (r.find({"auto_map"}, &path) != nullptr)
     r.warn(path + ": names Python code; ignored, nothing from a checkpoint is executed");
 }
@@ -116,6 +109,7 @@ Result<ModelConfig> normalize_config(const Json& config, const Json& generation)
   ConfigReader r(config, "config.json", c);
   PM_ASSIGN_OR_RETURN(const Family* family, find_family(r, c));
   check_foreign_matter(r);
+  read_quantization(r, c);
   const std::string fallback = "default of " + c.model_type;
 
   c.torch_dtype = r.text_or("dtype", {"dtype", "torch_dtype"}, "", "not said");

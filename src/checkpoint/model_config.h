@@ -12,6 +12,7 @@
 
 #include "base/fs.h"
 #include "base/json.h"
+#include "checkpoint/quantization.h"
 #include "pointsman/status.h"
 
 namespace pointsman {
@@ -77,6 +78,8 @@ struct ModelConfig {
 
   // Sliding window: 0 = full attention. layer_window[i] is what layer i uses.
   std::vector<int64_t> layer_window;
+
+  QuantizationConfig quantization;
 
   // MoE; num_experts 0 means a dense model.
   int64_t num_experts = 0;

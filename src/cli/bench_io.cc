@@ -68,7 +68,9 @@ std::vector<Piece> pieces_of(const ExpertCatalogue& experts) {
   std::vector<Piece> parts;
   for (int l = 0; l < experts.num_layers(); ++l) {
     for (int e = 0; e < experts.num_experts(); ++e) {
-      for (const ExpertPartInfo& p : experts.at(l, e).parts) parts.push_back({p.file_idx, p.offset, p.size_bytes});
+      for (const ExpertPartInfo& p : experts.at(l, e).parts) {
+        if (p.size_bytes > 0) parts.push_back({p.file_idx, p.offset, p.size_bytes});
+      }
     }
   }
   std::sort(parts.begin(), parts.end(),

@@ -76,8 +76,9 @@ ExpertSummary summarize(const ExpertCatalogue& c) {
       ++s.by_dtype[std::string(dtype_name(info.parts[0].dtype))];
     }
   }
-  s.intermediate = c.at(0, 0).parts[0].rows;
-  s.hidden = c.at(0, 0).parts[0].cols;
+  const ExpertPartInfo& down = c.at(0, 0).parts[static_cast<size_t>(ExpertPart::kDown)];
+  s.intermediate = down.cols;
+  s.hidden = down.rows;
   return s;
 }
 

@@ -11,7 +11,7 @@
 namespace pointsman {
 namespace {
 
-constexpr const char* kPartNames[kMaxExpertParts] = {"gate", "up", "down"};
+constexpr const char* kPartNames[kMaxExpertParts] = {"gate", "up", "down", "gate scales", "up scales", "down scales"};
 
 }  // namespace
 
@@ -23,9 +23,22 @@ void ExpertInfo::place_parts() {
   }
 }
 
+Weight ExpertInfo::weight(ExpertPart part, std::byte* slot) const {
+  const ExpertPartInfo& info = parts[static_cast<size_t>(part)];
+  if (info.size_bytes == 0) return {};
+  Weight w(Tensor::matrix(slot + info.slot_offset, info.dtype, info.rows, info.cols));
+  w.layout = info.layout;
+  if (w.layout == WeightLayout::kInOut) w.row_stride = info.rows;
+  w.format = info.format;
+  if (w.format) w.scales = slot + parts[static_cast<size_t>(part) + kNumWeightParts].slot_offset;
+  return w;
+}
+
 uint64_t ExpertInfo::record_bytes() const {
   uint64_t end = 0;
-  for (const ExpertPartInfo& part : parts) end = std::max(end, part.slot_offset + part.size_bytes);
+  for (const ExpertPartInfo& part : parts) {
+    if (part.size_bytes > 0) end = std::max(end, part.slot_offset + part.size_bytes);
+  }
   return end;
 }
 
@@ -70,12 +83,15 @@ std::string ExpertCatalogue::describe(int moe_layer_idx, int expert_id, const Ch
     return idx < checkpoint.files().size() ? checkpoint.files()[idx].name : format("file {}", idx);
   };
   std::string text = format("layer {} expert {} (", layer_id(moe_layer_idx), expert_id);
-  const auto& p = e.parts;
-  if (p[0].file_idx == p[1].file_idx && p[0].file_idx == p[2].file_idx) {
-    text += format("{} @ {:#x}", file_name(p[0].file_idx), p[0].offset);
+  const ExpertPartInfo& first = e.parts[0];
+  const bool one_file = std::all_of(e.parts.begin(), e.parts.end(),
+                                    [&](const ExpertPartInfo& p) { return p.size_bytes == 0 || p.file_idx == first.file_idx; });
+  if (one_file) {
+    text += format("{} @ {:#x}", file_name(first.file_idx), first.offset);
   } else {
     for (int i = 0; i < kMaxExpertParts; ++i) {
-      const auto& part = p[static_cast<size_t>(i)];
+      const auto& part = e.parts[static_cast<size_t>(i)];
+      if (part.size_bytes == 0) continue;
       text += format("{}{} {} @ {:#x}", i > 0 ? ", " : "", kPartNames[i], file_name(part.file_idx), part.offset);
     }
   }

@@ -3,8 +3,9 @@
 // ExpertCatalogue: every routed expert of a model as a placeholder - where its bytes lie, how large they are, what their digest
 // must be - without one byte of its weights. What the practitioner's guide calls ExpertPlaceholder (§2.1).
 //
-// An expert's record is its parts one after the other, gate, up, down, each at a multiple of 64 bytes: that is how a slot holds
-// it. Digests cover the parts' bytes without the padding.
+// An expert's record is its parts one after the other, gate, up, down, then the scales of each where the format has any, each at a
+// multiple of 64 bytes: that is how a slot holds it, as stored, never expanded. Digests cover the parts' bytes without the padding.
+// A part that an expert does not have (scales of BF16 weights; up, when gate holds both interleaved) has no bytes.
 //
 // Immutable after it is built; shared by all threads.
 #pragma once
@@ -19,12 +20,14 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/lockfile.h"
 #include "pointsman/status.h"
+#include "tensor/block_format.h"
 
 namespace pointsman {
 
-inline constexpr int kMaxExpertParts = 3;
+inline constexpr int kMaxExpertParts = 6;
 inline constexpr uint64_t kExpertPartAlignment = 64;  // a cache line, and the widest vector
-enum class ExpertPart { kGate = 0, kUp = 1, kDown = 2 };
+enum class ExpertPart { kGate = 0, kUp = 1, kDown = 2, kGateScales = 3, kUpScales = 4, kDownScales = 5 };
+inline constexpr int kNumWeightParts = 3;  // the scales of part p are part p + 3
 
 struct ExpertPartInfo {
   DType dtype = DType::kBF16;
@@ -32,16 +35,24 @@ struct ExpertPartInfo {
   uint64_t offset = 0;  // in the file
   uint64_t size_bytes = 0;
   uint32_t slot_offset = 0;  // in the slot
-  int32_t rows = 0;          // out_features
+  int32_t rows = 0;          // out_features; 0 for scales
   int32_t cols = 0;          // in_features
+  BlockFormat format;        // of the part's scales
+  WeightLayout layout = WeightLayout::kOutIn;
 };
 
 struct ExpertInfo {
   std::array<ExpertPartInfo, kMaxExpertParts> parts;
   std::optional<Sha256Digest> sha256;  // absent without a lock file
-  uint64_t size_bytes() const { return parts[0].size_bytes + parts[1].size_bytes + parts[2].size_bytes; }
+  uint64_t size_bytes() const {
+    uint64_t total = 0;
+    for (const ExpertPartInfo& p : parts) total += p.size_bytes;
+    return total;
+  }
   // Sets every slot_offset from the sizes.
   void place_parts();
+  // A weight part of the record that lies at `slot`; empty when the expert has no such part.
+  Weight weight(ExpertPart part, std::byte* slot) const;
   uint64_t record_bytes() const;  // as a slot holds it: to the end of the last part, padding included
 };
 

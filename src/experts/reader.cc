@@ -31,6 +31,10 @@ Status ExpertReader::read(int moe_layer_idx, int expert_id, std::byte* slot, uin
   Status status;
   for (size_t i = 0; i < info.parts.size() && status.ok();) {
     const ExpertPartInfo& first = info.parts[i];
+    if (first.size_bytes == 0) {
+      ++i;
+      continue;
+    }
     Run run = {first.file_idx, first.offset, first.size_bytes, first.slot_offset};
     for (++i; i < info.parts.size(); ++i) {
       const ExpertPartInfo& next = info.parts[i];
@@ -47,7 +51,7 @@ Status ExpertReader::read(int moe_layer_idx, int expert_id, std::byte* slot, uin
     if (status.ok()) status = copied;
   }
   if (!status.ok()) return status.with_context(catalogue_.describe(moe_layer_idx, expert_id, checkpoint_));
-  return check(moe_layer_idx, expert_id, with_sha256, remembered, outcome);
+  return check(moe_layer_idx, expert_id, with_sha256, slot, remembered, outcome);
 }
 
 Status ExpertReader::read_run(const Run& run, std::byte* slot, bool with_sha256, ReadOutcome& outcome) {
@@ -83,7 +87,18 @@ Status ExpertReader::await_slot() {
   return compute_->wait_from_any_thread(std::exchange(slot_ticket_, 0));
 }
 
-Status ExpertReader::check(int moe_layer_idx, int expert_id, bool with_sha256, RememberedDigest& remembered,
+void ExpertReader::warn_of_nonsense(int moe_layer_idx, int expert_id, std::byte* slot) {
+  for (int p = 0; p < kNumWeightParts && warnings_left_ > 0; ++p) {
+    const Weight w = catalogue_.at(moe_layer_idx, expert_id).weight(static_cast<ExpertPart>(p), slot);
+    if (!w.format) continue;
+    const std::string odd = magnitude_problem(w);
+    if (odd.empty()) continue;
+    log_warning("{}: {}{}", catalogue_.describe(moe_layer_idx, expert_id, checkpoint_), odd,
+                --warnings_left_ == 0 ? "; no more of these" : "");
+  }
+}
+
+Status ExpertReader::check(int moe_layer_idx, int expert_id, bool with_sha256, std::byte* slot, RememberedDigest& remembered,
                            ReadOutcome& outcome) {
   const ExpertInfo& info = catalogue_.at(moe_layer_idx, expert_id);
   const Xxh3Digest found = xxh3_.finish();
@@ -108,6 +123,7 @@ Status ExpertReader::check(int moe_layer_idx, int expert_id, bool with_sha256, R
     outcome.verified_sha256 = true;
   }
   remembered = {.xxh3 = found, .known = true};
+  if (stream_ == nullptr) warn_of_nonsense(moe_layer_idx, expert_id, slot);
   return ok_status();
 }
 

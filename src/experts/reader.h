@@ -63,7 +63,9 @@ class ExpertReader {
   };
   Status read_run(const Run& run, std::byte* slot, bool with_sha256, ReadOutcome& outcome);
   Status await_slot();
-  Status check(int moe_layer_idx, int expert_id, bool with_sha256, RememberedDigest& remembered, ReadOutcome& outcome);
+  Status check(int moe_layer_idx, int expert_id, bool with_sha256, std::byte* slot, RememberedDigest& remembered, ReadOutcome& outcome);
+  // Once per expert: coded weights whose values no trained model has. Host memory only.
+  void warn_of_nonsense(int moe_layer_idx, int expert_id, std::byte* slot);
 
   const Checkpoint& checkpoint_;
   const ExpertCatalogue& catalogue_;
@@ -74,6 +76,7 @@ class ExpertReader {
   Buffer staging_;                  // empty: read straight into the slot
   std::unique_ptr<Stream> stream_;  // of the copies out of staging_
   uint64_t half_tickets_[2] = {0, 0};
+  int warnings_left_ = 4;
   int half_ = 0;
   uint64_t slot_ticket_ = 0;  // not yet waited for
 };

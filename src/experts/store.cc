@@ -356,10 +356,9 @@ void ExpertStore::release(int slot) {
   m.submit_waiting();
 }
 
-Tensor ExpertStore::part(int slot, int layer, int expert, ExpertPart p) const {
-  const ExpertPartInfo& info = impl_->catalogue.at(layer, expert).parts[static_cast<size_t>(p)];
-  std::byte* const bytes = impl_->slots.bytes() + static_cast<uint64_t>(slot) * impl_->slot_bytes + info.slot_offset;
-  return Tensor::matrix(bytes, info.dtype, info.rows, info.cols);
+Weight ExpertStore::part(int slot, int layer, int expert, ExpertPart p) const {
+  PM_CHECK(static_cast<int>(p) < kNumWeightParts);
+  return impl_->catalogue.at(layer, expert).weight(p, impl_->slots.bytes() + static_cast<uint64_t>(slot) * impl_->slot_bytes);
 }
 
 std::span<const ExpertLayerStats> ExpertStore::stats() const {
@@ -396,7 +395,7 @@ void ExpertHandle::release() {
   if (store_ != nullptr) std::exchange(store_, nullptr)->release(slot_);
 }
 
-Tensor ExpertHandle::part(ExpertPart part) const {
+Weight ExpertHandle::part(ExpertPart part) const {
   return store_->part(slot_, layer_, expert_id_, part);
 }
 

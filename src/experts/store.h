@@ -76,7 +76,8 @@ class ExpertHandle {
   int expert_id() const { return expert_id_; }
   // Index into the ids given to begin().
   int batch_idx() const { return batch_idx_; }
-  Tensor part(ExpertPart part) const;  // [out_features, in_features], device address
+  // [out_features, in_features] with its scales, device addresses. Empty when the expert has no such part. REQUIRES: no scales part.
+  Weight part(ExpertPart part) const;
 
  private:
   friend class ExpertStore;
@@ -120,7 +121,7 @@ class ExpertStore {
   struct Impl;
   explicit ExpertStore(std::unique_ptr<Impl> impl);
   void release(int slot);
-  Tensor part(int slot, int layer, int expert, ExpertPart p) const;
+  Weight part(int slot, int layer, int expert, ExpertPart p) const;
   std::unique_ptr<Impl> impl_;
 };
 

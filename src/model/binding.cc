@@ -13,8 +13,6 @@ namespace {
 
 constexpr size_t kMaxListed = 10;
 
-bool is_weight_dtype(DType d) { return d == DType::kBF16 || d == DType::kF16 || d == DType::kF32; }
-
 std::string list_names(const std::vector<std::string>& names) {
   std::string text;
   for (size_t i = 0; i < names.size() && i < kMaxListed; ++i) text += (i == 0 ? "" : ", ") + names[i];
@@ -93,7 +91,7 @@ const TensorEntry* Binder::use(const std::string& name) {
 const TensorEntry* Binder::use_shaped(const std::string& name, std::initializer_list<int64_t> shape) {
   const TensorEntry* entry = use(name);
   if (entry == nullptr) return nullptr;
-  if (!is_weight_dtype(entry->dtype)) {
+  if (!is_plain(entry->dtype)) {
     problem(format("{}: stored as {}, which this build cannot compute with (BF16, F16 and F32 can be)", name,
                    dtype_name(entry->dtype)));
     return nullptr;
@@ -112,6 +110,77 @@ void Binder::matrix(const std::string& name, int64_t rows, int64_t cols, Tensor&
   if (entry == nullptr) return;
   out = Tensor::matrix(nullptr, entry->dtype, rows, cols);
   binding_.dense.push_back({.entry = entry, .matrix = &out, .unit = unit, .device_bytes = entry->size_bytes});
+}
+
+const TensorEntry* Binder::find_scales(const std::string& weight_name) {
+  std::string stem = weight_name;
+  if (stem.ends_with(".weight")) stem.resize(stem.size() - 7);
+  const TensorEntry* found = nullptr;
+  for (const std::string& name : {stem + ".weight_scale_inv", stem + ".scale", stem + ".weight_scale"}) {
+    const TensorEntry* entry = checkpoint_.find(name);
+    if (entry == nullptr) continue;
+    if (found != nullptr) problem(format("{}: has both {} and {}; one of them is its scale", weight_name, found->name, name));
+    found = entry;
+  }
+  if (found == nullptr) missing_.push_back(stem + ".weight_scale_inv (or .scale, .weight_scale)");
+  return found;
+}
+
+void Binder::note_orientation(GridOrientation orientation, std::string_view name) {
+  Orientations& o = orientations_[static_cast<size_t>(orientation)];
+  if (o.count++ == 0) o.first = std::string(name);
+}
+
+// One checkpoint has one orientation. When its tensors show that grids are transposed, a square one cannot be told and is not guessed.
+void Binder::check_orientations() {
+  const Orientations& straight = orientations_[static_cast<size_t>(GridOrientation::kStraight)];
+  const Orientations& transposed = orientations_[static_cast<size_t>(GridOrientation::kTransposed)];
+  const Orientations& undecided = orientations_[static_cast<size_t>(GridOrientation::kUndecided)];
+  if (transposed.count == 0) return;
+  if (straight.count > 0) {
+    problem(format("{}: its scale grid is transposed, that of {} is not ({} against {} tensors)", transposed.first, straight.first, transposed.count,
+                   straight.count));
+  } else if (undecided.count > 0) {
+    problem(format("{}: its scale grid is square, and others ({}) are transposed: whether this one is cannot be seen", undecided.first, transposed.first));
+  } else {
+    note(format("scale grids are stored transposed ({} tensors)", transposed.count));
+  }
+}
+
+Binder::Stored Binder::use_weight(const std::string& name, int64_t rows, int64_t cols) {
+  const TensorEntry* found = checkpoint_.find(name);
+  if (found == nullptr || is_plain(found->dtype)) {
+    const TensorEntry* plain = use_shaped(name, {rows, cols});
+    return plain == nullptr ? Stored{} : Stored{.weight = plain, .code = plain->dtype};
+  }
+  const TensorEntry* weight = use(name);
+  const TensorEntry* scales = find_scales(name);
+  if (scales == nullptr) return {};
+  use(std::string(scales->name));
+  const auto shape = [](const TensorEntry& t) { return std::span(t.shape, t.num_dims); };
+  const Result<DType> code = describe_codes(name, weight->dtype, shape(*weight), rows, cols);
+  if (!code.ok()) {
+    problem(code.status().message());
+    return {};
+  }
+  const Result<ScaleDescription> d = describe_scales(scales->name, *code, rows, cols, scales->dtype, shape(*scales), config_.quantization);
+  if (!d.ok()) {
+    problem(d.status().message());
+    return {};
+  }
+  note_orientation(d->orientation, scales->name);
+  return {.weight = weight, .scales = scales, .code = *code, .format = d->format};
+}
+
+void Binder::matrix(const std::string& name, int64_t rows, int64_t cols, Weight& out, const std::string& unit) {
+  const Stored stored = use_weight(name, rows, cols);
+  if (stored.weight == nullptr) return;
+  out = Tensor::matrix(nullptr, stored.code, rows, cols);
+  out.format = stored.format;
+  binding_.dense.push_back({.entry = stored.weight, .matrix = &out, .unit = unit, .device_bytes = stored.weight->size_bytes});
+  if (stored.scales == nullptr) return;
+  binding_.dense.push_back(
+      {.entry = stored.scales, .scales = &out.scales, .coded = &out, .unit = unit, .device_bytes = stored.scales->size_bytes});
 }
 
 void Binder::vector(const std::string& name, int64_t n, const float*& out, const std::string& unit) {
@@ -152,26 +221,38 @@ void Binder::ignore(std::string_view name) {
   if (const TensorEntry* entry = checkpoint_.find(name)) used_[static_cast<size_t>(entry - checkpoint_.tensors().data())] = true;
 }
 
+// Piece `index` of `count` equal ones of a stored weight, and of its scales.
+void Binder::set_part(ExpertInfo& info, ExpertPart part, const Stored& stored, uint64_t index, uint64_t count, int64_t rows, int64_t cols,
+                      WeightLayout layout) {
+  const auto piece = [&](const TensorEntry& entry) {
+    const uint64_t bytes = entry.size_bytes / count;
+    return ExpertPartInfo{.file_idx = entry.file_idx, .offset = entry.offset + bytes * index, .size_bytes = bytes};
+  };
+  ExpertPartInfo& weight = info.parts[static_cast<size_t>(part)];
+  weight = piece(*stored.weight);
+  weight.dtype = stored.code;
+  weight.rows = static_cast<int32_t>(rows);
+  weight.cols = static_cast<int32_t>(cols);
+  weight.layout = layout;
+  if (stored.scales == nullptr) return;
+  weight.format = stored.format;
+  ExpertPartInfo& scales = info.parts[static_cast<size_t>(part) + kNumWeightParts];
+  scales = piece(*stored.scales);
+  scales.dtype = stored.format.scale_dtype;
+}
+
+void Binder::finish_expert(ExpertInfo& info, std::string_view name) {
+  if (info.size_bytes() + kMaxExpertParts * kExpertPartAlignment > UINT32_MAX) {
+    problem(format("{}: an expert larger than 4 GiB", name));
+    info = {};
+    return;
+  }
+  info.place_parts();
+}
+
 void Binder::experts(int layer, const std::string& prefix, int64_t intermediate, int64_t hidden) {
   const int moe_layer = binding_.weights->layers[static_cast<size_t>(layer)].moe_layer_idx;
   const int num_experts = binding_.experts->num_experts();
-  // A slot holds gate, up and down at multiples of 64 bytes.
-  const auto set_part = [&](int expert, ExpertPart part, const TensorEntry& entry, uint64_t offset, uint64_t bytes, int64_t rows,
-                            int64_t cols) {
-    ExpertInfo& info = binding_.experts->at(moe_layer, expert);
-    const int p = static_cast<int>(part);
-    uint64_t slot_offset = 0;
-    for (int i = 0; i < p; ++i) slot_offset += align_up(info.parts[static_cast<size_t>(i)].size_bytes, 64);
-    if (slot_offset + bytes > UINT32_MAX) return problem(format("{}: an expert larger than 4 GiB", entry.name));
-    info.parts[static_cast<size_t>(p)] = {.dtype = entry.dtype,
-                                          .file_idx = entry.file_idx,
-                                          .offset = entry.offset + offset,
-                                          .size_bytes = bytes,
-                                          .slot_offset = static_cast<uint32_t>(slot_offset),
-                                          .rows = static_cast<int32_t>(rows),
-                                          .cols = static_cast<int32_t>(cols)};
-  };
-
   const std::string fused_gate_up = prefix + ".gate_up_proj";
   const std::string fused_down = prefix + ".down_proj";
   if (has(fused_gate_up) || has(fused_down)) {
@@ -184,13 +265,14 @@ void Binder::experts(int layer, const std::string& prefix, int64_t intermediate,
     const TensorEntry* gate_up = use_shaped(fused_gate_up, {num_experts, 2 * intermediate, hidden});
     down = use_shaped(fused_down, {num_experts, hidden, intermediate});
     if (gate_up == nullptr || down == nullptr) return;
-    const uint64_t half = gate_up->size_bytes / static_cast<uint64_t>(num_experts) / 2;
-    const uint64_t down_bytes = down->size_bytes / static_cast<uint64_t>(num_experts);
-    for (int e = 0; e < num_experts; ++e) {
-      const uint64_t base = 2 * half * static_cast<uint64_t>(e);
-      set_part(e, ExpertPart::kGate, *gate_up, base, half, intermediate, hidden);
-      set_part(e, ExpertPart::kUp, *gate_up, base + half, half, intermediate, hidden);
-      set_part(e, ExpertPart::kDown, *down, down_bytes * static_cast<uint64_t>(e), down_bytes, hidden, intermediate);
+    const Stored both{.weight = gate_up, .code = gate_up->dtype}, out{.weight = down, .code = down->dtype};
+    const auto n = static_cast<uint64_t>(num_experts);
+    for (uint64_t e = 0; e < n; ++e) {
+      ExpertInfo& info = binding_.experts->at(moe_layer, static_cast<int>(e));
+      set_part(info, ExpertPart::kGate, both, 2 * e, 2 * n, intermediate, hidden);
+      set_part(info, ExpertPart::kUp, both, 2 * e + 1, 2 * n, intermediate, hidden);
+      set_part(info, ExpertPart::kDown, out, e, n, hidden, intermediate);
+      finish_expert(info, fused_gate_up);
     }
     return;
   }
@@ -201,22 +283,70 @@ void Binder::experts(int layer, const std::string& prefix, int64_t intermediate,
   const char* down_name = w_names ? ".w2.weight" : ".down_proj.weight";
   for (int e = 0; e < num_experts; ++e) {
     const std::string base = prefix + "." + std::to_string(e);
-    const TensorEntry* gate = use_shaped(base + gate_name, {intermediate, hidden});
-    const TensorEntry* up = use_shaped(base + up_name, {intermediate, hidden});
-    const TensorEntry* down = use_shaped(base + down_name, {hidden, intermediate});
-    if (gate == nullptr || up == nullptr || down == nullptr) continue;
-    if (gate->dtype != up->dtype || gate->dtype != down->dtype) {
-      problem(format("{}: parts of one expert are stored as {}, {} and {}", base, dtype_name(gate->dtype), dtype_name(up->dtype),
-                     dtype_name(down->dtype)));
+    const Stored gate = use_weight(base + gate_name, intermediate, hidden);
+    const Stored up = use_weight(base + up_name, intermediate, hidden);
+    const Stored down = use_weight(base + down_name, hidden, intermediate);
+    if (gate.weight == nullptr || up.weight == nullptr || down.weight == nullptr) continue;
+    if (gate.code != up.code || gate.code != down.code) {
+      problem(format("{}: parts of one expert are stored as {}, {} and {}", base, dtype_name(gate.code), dtype_name(up.code),
+                     dtype_name(down.code)));
       continue;
     }
-    set_part(e, ExpertPart::kGate, *gate, 0, gate->size_bytes, intermediate, hidden);
-    set_part(e, ExpertPart::kUp, *up, 0, up->size_bytes, intermediate, hidden);
-    set_part(e, ExpertPart::kDown, *down, 0, down->size_bytes, hidden, intermediate);
+    ExpertInfo& info = binding_.experts->at(moe_layer, e);
+    set_part(info, ExpertPart::kGate, gate, 0, 1, intermediate, hidden);
+    set_part(info, ExpertPart::kUp, up, 0, 1, intermediate, hidden);
+    set_part(info, ExpertPart::kDown, down, 0, 1, hidden, intermediate);
+    finish_expert(info, base);
+  }
+}
+
+void Binder::interleaved_experts(int layer, const std::string& prefix, int64_t intermediate, int64_t hidden) {
+  const int moe_layer = binding_.weights->layers[static_cast<size_t>(layer)].moe_layer_idx;
+  const int64_t num_experts = binding_.experts->num_experts();
+  Stored both, down;
+  WeightLayout layout = WeightLayout::kInOut;
+  if (has(prefix + ".gate_up_proj_blocks") || has(prefix + ".down_proj_blocks")) {
+    layout = WeightLayout::kOutIn;
+    const auto blocks = [&](const std::string& name, int64_t out, int64_t in) -> Stored {
+      const TensorEntry* weight = use(name + "_blocks");
+      const TensorEntry* scales = use(name + "_scales");
+      if (weight == nullptr || scales == nullptr) return {};
+      if (in % 32 != 0) {
+        problem(format("{}: rows of {} elements, no multiple of 32", weight->name, in));
+        return {};
+      }
+      const auto check = [&](const TensorEntry& t, std::initializer_list<int64_t> shape) {
+        const bool byte = t.dtype == DType::kU8 || (&t == scales && t.dtype == DType::kF8E8M0);
+        if (byte && t.num_dims == shape.size() && std::equal(shape.begin(), shape.end(), t.shape)) return true;
+        problem(format("{}: {} {}, expected U8 {}", t.name, dtype_name(t.dtype), shape_string(t), join_dims(shape)));
+        return false;
+      };
+      if (!check(*weight, {num_experts, out, in / 32, 16}) || !check(*scales, {num_experts, out, in / 32})) return {};
+      return {.weight = weight, .scales = scales, .code = DType::kF4,
+              .format = {.scale_dtype = DType::kF8E8M0, .block_rows = 1, .block_cols = 32}};
+    };
+    both = blocks(prefix + ".gate_up_proj", 2 * intermediate, hidden);
+    down = blocks(prefix + ".down_proj", hidden, intermediate);
+  } else {
+    const auto transposed = [&](const std::string& name, int64_t out, int64_t in) -> Stored {
+      const TensorEntry* weight = use_shaped(name, {num_experts, in, out});
+      return weight == nullptr ? Stored{} : Stored{.weight = weight, .code = weight->dtype};
+    };
+    both = transposed(prefix + ".gate_up_proj", 2 * intermediate, hidden);
+    down = transposed(prefix + ".down_proj", hidden, intermediate);
+  }
+  if (both.weight == nullptr || down.weight == nullptr) return;
+  const auto n = static_cast<uint64_t>(num_experts);
+  for (uint64_t e = 0; e < n; ++e) {
+    ExpertInfo& info = binding_.experts->at(moe_layer, static_cast<int>(e));
+    set_part(info, ExpertPart::kGate, both, e, n, 2 * intermediate, hidden, layout);
+    set_part(info, ExpertPart::kDown, down, e, n, hidden, intermediate, layout);
+    finish_expert(info, prefix);
   }
 }
 
 Result<Binding> Binder::finish() {
+  check_orientations();
   std::vector<std::string> unused;
   size_t num_unused = 0;
   const auto tensors = checkpoint_.tensors();

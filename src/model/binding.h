@@ -13,6 +13,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/model_config.h"
+#include "checkpoint/quantization.h"
 #include "experts/catalogue.h"
 #include "model/weights.h"
 #include "pointsman/status.h"
@@ -22,10 +23,12 @@ namespace pointsman {
 // One dense tensor: where it lies, and the view that load() fills in.
 struct DenseBinding {
   const TensorEntry* entry = nullptr;
-  Tensor* matrix = nullptr;          // exactly one of the three is set
+  Tensor* matrix = nullptr;          // exactly one of matrix, vector, table and scales is set
   const float** vector = nullptr;
   const int32_t** table = nullptr;   // integers of any width, held in 32 bits
   int64_t table_limit = 0;           // exclusive upper bound of its values
+  const void** scales = nullptr;     // the grid of a coded matrix, as stored
+  const Weight* coded = nullptr;     // with `scales`: whose they are
   std::string unit;                  // placement unit: "embed_tokens", "layers.3.attention", ...
   uint64_t device_bytes = 0;         // what it takes in the weight buffer (vectors are widened to fp32)
   bool on_demand = false;            // stays on disk, takes nothing there (engine/placement.h decides)
@@ -50,6 +53,9 @@ class Binder {
   bool has(std::string_view name) const { return checkpoint_.find(name) != nullptr; }
   // A matrix [rows, cols] in BF16, F16 or F32.
   void matrix(const std::string& name, int64_t rows, int64_t cols, Tensor& out, const std::string& unit);
+  // The same, or FP8 or packed FP4 with scales under "X.weight_scale_inv", "X.scale" or "X.weight_scale" for a name "X.weight". What the
+  // codes mean is decided by checkpoint/quantization.h; scales are found by exact name, never by suffix.
+  void matrix(const std::string& name, int64_t rows, int64_t cols, Weight& out, const std::string& unit);
   // A vector of n elements, held in fp32.
   void vector(const std::string& name, int64_t n, const float*& out, const std::string& unit);
   // The same for more dimensions, held contiguous.
@@ -58,9 +64,13 @@ class Binder {
   void table(const std::string& name, int64_t rows, int64_t cols, int64_t limit, const int32_t*& out, const std::string& unit);
   // Tensors that are known and not needed: how many there were.
   int64_t ignore_prefix(std::string_view prefix);
-  // All routed experts of a layer under `prefix` (".../mlp.experts"): per expert (gate_proj/up_proj/down_proj or w1/w3/w2) or fused
-  // (gate_up_proj [experts, 2 * intermediate, hidden], down_proj [experts, hidden, intermediate]).
+  // All routed experts of a layer under `prefix` (".../mlp.experts"): per expert (gate_proj/up_proj/down_proj or w1/w3/w2, each with scales
+  // as in matrix()) or fused (gate_up_proj [experts, 2 * intermediate, hidden], down_proj [experts, hidden, intermediate]).
   void experts(int layer, const std::string& prefix, int64_t intermediate, int64_t hidden);
+  // The same as gpt-oss stores them: gate and up outputs in turn, either MXFP4 (gate_up_proj_blocks [experts, 2 * intermediate, hidden / 32,
+  // 16] and gate_up_proj_scales, down_proj_blocks and _scales) or transposed (gate_up_proj [experts, hidden, 2 * intermediate], down_proj
+  // [experts, intermediate, hidden]).
+  void interleaved_experts(int layer, const std::string& prefix, int64_t intermediate, int64_t hidden);
   // A tensor that old exporters wrote and nobody needs.
   void ignore(std::string_view name);
   void note(std::string text) { binding_.notes.push_back(std::move(text)); }
@@ -70,6 +80,21 @@ class Binder {
   Result<Binding> finish();
 
  private:
+  // A weight as it lies in the checkpoint; `scales` is null for plain dtypes. Nothing when something was wrong (and noted).
+  struct Stored {
+    const TensorEntry* weight = nullptr;
+    const TensorEntry* scales = nullptr;
+    DType code = DType::kBF16;
+    BlockFormat format;
+  };
+  Stored use_weight(const std::string& name, int64_t rows, int64_t cols);
+  const TensorEntry* find_scales(const std::string& weight_name);
+  void note_orientation(GridOrientation orientation, std::string_view name);
+  void check_orientations();
+  void set_part(ExpertInfo& info, ExpertPart part, const Stored& stored, uint64_t index, uint64_t count, int64_t rows, int64_t cols,
+                WeightLayout layout = WeightLayout::kOutIn);
+  void finish_expert(ExpertInfo& info, std::string_view name);
+
   const TensorEntry* use(const std::string& name);
   const TensorEntry* use_shaped(const std::string& name, std::initializer_list<int64_t> shape);
   void problem(std::string text);
@@ -82,6 +107,11 @@ class Binder {
   std::vector<std::string> missing_;
   std::vector<std::string> problems_;
   size_t num_problems_ = 0;
+  // The first tensor with each kind of scale grid, and how many there are, by GridOrientation.
+  struct Orientations {
+    std::string first;
+    size_t count = 0;
+  } orientations_[3];
 };
 
 // Binds `config`'s architecture to the checkpoint. kUnsupported when the architecture is unknown or cannot express the config.

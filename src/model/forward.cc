@@ -198,7 +198,7 @@ Status ForwardPass::attend(int layer_idx) {
   const ModelConfig& c = parts_.config;
   PM_RETURN_IF_ERROR(record(layer_idx, "attention.q_rotated", q()));
   PM_RETURN_IF_ERROR(record(layer_idx, "attention.k_rotated", k()));
-  const Tensor& output = parts_.weights.layers[static_cast<size_t>(layer_idx)].o.weight;
+  const Weight& output = parts_.weights.layers[static_cast<size_t>(layer_idx)].o.weight;
   return ops::attention(parts_.ops, {.q = q(),
                                      .k_cache = parts_.cache.k(layer_idx),
                                      .v_cache = parts_.cache.v(layer_idx),
@@ -284,7 +284,7 @@ Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
     if (!expert) break;
     const int32_t begin = host.offsets[expert.expert_id()];
     const int64_t expert_rows = host.offsets[expert.expert_id() + 1] - begin;
-    const Tensor gate = expert.part(ExpertPart::kGate);
+    const Weight gate = expert.part(ExpertPart::kGate);
     const Tensor x = x_for(gate);
     PM_RETURN_IF_ERROR(ops::swiglu_ffn(parts_.ops, {.x = x,
                                                     .x_rows = s.x_rows + begin,

@@ -117,7 +117,10 @@ class ForwardPass {
   // The rows of this pass of a scratch matrix.
   Tensor rows(const Tensor& t) const { return t.slice_rows(0, tokens_); }
   // In bf16 mode inputs of a matmul with such a weight are rounded to bf16.
-  bool use_bf16(const Tensor& weight) const { return parts_.options.numerics == Numerics::kBf16 && weight.dtype == DType::kBF16; }
+  // Coded and transposed weights read fp32: their elements are decoded to fp32 anyway.
+  bool use_bf16(const Weight& weight) const {
+    return parts_.options.numerics == Numerics::kBf16 && weight.dtype == DType::kBF16 && weight.layout == WeightLayout::kOutIn;
+  }
   // x = RMSNorm(h) * weight
   Status norm(const float* weight) { return norm(rows(parts_.scratch.h), weight); }
   // x = RMSNorm(from) * weight; `from` may be x_f32.
@@ -138,7 +141,7 @@ class ForwardPass {
   Status add_moe(const LayerWeights& weights, int layer_idx);
 
  private:
-  Tensor x_for(const Tensor& weight) const { return rows(use_bf16(weight) ? parts_.scratch.x_bf16 : parts_.scratch.x_f32); }
+  Tensor x_for(const Weight& weight) const { return rows(use_bf16(weight) ? parts_.scratch.x_bf16 : parts_.scratch.x_f32); }
   Status embed();
   Status head_logits(int64_t token);
   Status check_routes(int layer_idx);

@@ -167,6 +167,7 @@ Status load_dense(const Checkpoint& checkpoint, Binding& binding, const LockFile
     }
     destinations.push_back(next);
     if (b.matrix != nullptr) b.matrix->data = next;
+    if (b.scales != nullptr) *b.scales = next;
     if (b.vector != nullptr) *b.vector = reinterpret_cast<const float*>(next);
     if (b.table != nullptr) *b.table = reinterpret_cast<const int32_t*>(next);
     next += align_up(b.device_bytes, 64);
@@ -202,6 +203,12 @@ Status load_dense(const Checkpoint& checkpoint, Binding& binding, const LockFile
       }
     }
   });
+  if (first.ok()) {
+    for (const DenseBinding& b : binding.dense) {
+      if (b.coded == nullptr) continue;
+      if (const std::string odd = magnitude_problem(*b.coded); !odd.empty()) log_warning("{}: {}", b.entry->name, odd);
+    }
+  }
   return first;
 }
 

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The dense weights of a decoder-only transformer as the layers use them: views into the engine's weight buffer (device
-// addresses). Matrices keep the checkpoint's dtype and orientation; vectors are fp32. Routed experts live in the expert store.
+// addresses). Matrices keep the checkpoint's format (codes and scales as stored) and orientation; vectors are fp32. Routed experts live in the expert store.
 #pragma once
 
 #include <vector>
 
-#include "tensor/tensor.h"
+#include "tensor/block_format.h"
 
 namespace pointsman {
 
 class StreamedMatrix;
 
 struct Linear {
-  Tensor weight;                  // [out, in]
+  Weight weight;                  // [out, in]
   const float* bias = nullptr;    // [out] or null
 };
 
@@ -53,7 +53,7 @@ struct LayerWeights {
   const float* k_norm = nullptr;
 
   // Dense MLP, when this layer is no MoE layer.
-  Tensor gate, up, down;
+  Weight gate, up, down;
 
   // MoE.
   bool is_moe = false;

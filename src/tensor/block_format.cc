@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/block_format.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "base/check.h"
+#include "base/log.h"
 
 namespace pointsman {
 
@@ -18,7 +22,31 @@ float weight_value(const Weight& w, int64_t row, int64_t col) {
     case DType::kF32: code = w.as<const float>()[at]; break;
     default: PM_CHECK(false, "not a weight dtype");
   }
-  return w.format ? code * scale_to_float(w.scales, w.format.scale_dtype, scale_index(w.format, w.rows, w.cols, row, col)) : code;
+  return w.format ? code * scale_to_float(w.scales, w.format.scale_dtype, scale_index(w, row, col)) : code;
+}
+
+std::string magnitude_problem(const Weight& w) {
+  constexpr int64_t kSamples = 48;  // rows, and columns: enough that every 128 x 128 block of 6144 x 6144 is met
+  double sum = 0;
+  int64_t count = 0, bad = 0;
+  for (int64_t i = 0; i < std::min(kSamples, w.rows); ++i) {
+    for (int64_t j = 0; j < std::min(kSamples, w.cols); ++j) {
+      const double v = double{weight_value(w, i * w.rows / std::min(kSamples, w.rows), j * w.cols / std::min(kSamples, w.cols))};
+      ++count;
+      if (std::isfinite(v)) {
+        sum += v * v;
+      } else {
+        ++bad;
+      }
+    }
+  }
+  if (bad > 0) return format("{} of {} sampled values are NaN or infinite", bad, count);
+  const double rms = count > 0 ? std::sqrt(sum / static_cast<double>(count)) : 0;
+  if (rms > 0x1p6 || (rms < 0x1p-24 && count > 0)) {
+    return format("the root mean square of {} sampled values is {:.3g}; weights are usually between 1e-4 and 1: are these the scales of these codes?",
+                  count, rms);
+  }
+  return "";
 }
 
 }  // namespace pointsman

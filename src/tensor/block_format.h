@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <string>
 
 #include "tensor/tensor.h"
 
@@ -68,13 +69,27 @@ struct Weight : Tensor {
   const void* scales = nullptr;  // device address of the grid, contiguous
   BlockFormat format;
   WeightLayout layout = WeightLayout::kOutIn;
+  // Of a slice: where it begins in the matrix that the grid belongs to, and how many rows that has (0: rows). A slice need not begin at a
+  // block.
+  int64_t first_row = 0;
+  int64_t grid_of_rows = 0;
 
+  // Rows [begin, begin + n). REQUIRES: kOutIn.
+  Weight slice_out(int64_t begin, int64_t n) const {
+    Weight w = *this;
+    w.data = static_cast<std::byte*>(data) + begin * row_stride * dtype_bits(dtype) / 8;
+    w.first_row = first_row + begin;
+    w.grid_of_rows = grid_of_rows > 0 ? grid_of_rows : rows;
+    w.rows = n;
+    return w;
+  }
 };
 
 // The index into the grid of the scale of element (row, col).
-inline int64_t scale_index(const BlockFormat& f, int64_t rows, int64_t cols, int64_t row, int64_t col) {
-  const int64_t r = row / f.block_rows, c = col / f.block_cols;
-  return f.transposed ? c * f.grid_rows(rows) + r : r * f.grid_cols(cols) + c;
+inline int64_t scale_index(const Weight& w, int64_t row, int64_t col) {
+  const BlockFormat& f = w.format;
+  const int64_t r = (w.first_row + row) / f.block_rows, c = col / f.block_cols;
+  return f.transposed ? c * f.grid_rows(w.grid_of_rows > 0 ? w.grid_of_rows : w.rows) + r : r * f.grid_cols(w.cols) + c;
 }
 
 // One scale of a grid in host memory.
@@ -97,6 +112,10 @@ inline float scale_to_float(const void* scales, DType dtype, int64_t index) {
 
 // Element (row, col) of a weight in host memory. The reference for every kernel; slow.
 float weight_value(const Weight& w, int64_t row, int64_t col);
+
+// What is odd about the values of a coded weight in host memory, from a sample of rows and columns; empty when nothing is. Codes read with the
+// wrong type, byte order or scales land far outside of what any trained weight holds: root mean square beyond [2^-24, 2^6], or NaN.
+std::string magnitude_problem(const Weight& w);
 
 // FP8 and FP4 need a scale to mean anything; BF16, F16 and F32 stand alone.
 constexpr bool is_coded(DType d) { return d == DType::kF4 || d == DType::kF8E4M3 || d == DType::kF8E5M2; }

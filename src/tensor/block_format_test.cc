@@ -110,6 +110,23 @@ TEST(BlockFormat, MxBlocksRunAlongTheRow) {
   expect_values(w, floats("mxfp8_values"));
 }
 
+TEST(BlockFormat, NonsenseIsSeenByItsMagnitude) {
+  std::vector<uint8_t> codes(256 * 256);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i * 7 % 126);
+  std::vector<float> scales(4, 2e-4f);
+  Weight w(Tensor::matrix(codes.data(), DType::kF8E4M3, 256, 256));
+  w.scales = scales.data();
+  w.format = {.block_rows = 128, .block_cols = 128};
+  EXPECT_EQ(magnitude_problem(w), "");
+  for (float& s : scales) s = 1 / 2e-4f;  // "scale_inv" taken literally
+  EXPECT_NE(magnitude_problem(w).find("root mean square"), std::string::npos);
+  for (float& s : scales) s = 0;
+  EXPECT_NE(magnitude_problem(w), "");
+  for (float& s : scales) s = 2e-4f;
+  scales[3] = NAN;
+  EXPECT_NE(magnitude_problem(w).find("NaN"), std::string::npos);
+}
+
 TEST(BlockFormat, KernelsTakeWhatTheyCanDecodeAndNothingElse) {
   Weight w(Tensor::matrix(nullptr, DType::kF8E4M3, 8, 200));
   EXPECT_FALSE(is_computable(w)) << "codes without scales mean nothing";

@@ -90,7 +90,7 @@ ExpertFixture::ExpertFixture(ExpertFixtureShape s) : shape(s), catalogue(layer_i
     for (int expert = 0; expert < s.num_experts; ++expert) {
       ExpertInfo& info = catalogue.at(layer, expert);
       Sha256 hash;
-      for (int part = 0; part < kMaxExpertParts; ++part) {
+      for (int part = 0; part < kNumWeightParts; ++part) {
         const TensorEntry* t = checkpoint->find(tensor_name(layer, expert, part));
         PM_CHECK(t != nullptr);
         info.parts[static_cast<size_t>(part)] = {.dtype = t->dtype,

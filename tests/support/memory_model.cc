@@ -62,6 +62,7 @@ std::vector<MemoryModel::Range> MemoryModel::ranges() const {
   for (int l = 0; experts != nullptr && l < experts->num_layers(); ++l) {
     for (int e = 0; e < experts->num_experts(); ++e) {
       for (const ExpertPartInfo& p : experts->at(l, e).parts) {
+        if (p.size_bytes == 0) continue;
         all.push_back({.file = path(p.file_idx),
                        .offset = p.offset,
                        .size_bytes = p.size_bytes,

@@ -133,7 +133,7 @@ Status add_grouped_output(ForwardPass& f, const CompressedAttention& w, const Te
     x.cols = in;
     y.data = z.row<float>(0) + g * c.o_lora_rank;
     y.cols = c.o_lora_rank;
-    PM_RETURN_IF_ERROR(ops::matmul(f.parts().ops, {.x = x, .w = w.o_a.weight.slice_rows(g * c.o_lora_rank, c.o_lora_rank), .y = y}));
+    PM_RETURN_IF_ERROR(ops::matmul(f.parts().ops, {.x = x, .w = w.o_a.weight.slice_out(g * c.o_lora_rank, c.o_lora_rank), .y = y}));
   }
   // z stays fp32: rounding it would be one more than the numerics promise.
   return ops::matmul(f.parts().ops, {.x = z, .w = w.o_b.weight, .y = f.rows(f.parts().scratch.h), .accumulate = true});

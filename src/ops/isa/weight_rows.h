@@ -77,16 +77,16 @@ struct StoredRows {
     block_rows = w.format.block_rows;
     block_cols = w.format.block_cols;
     row_step = w.format.transposed ? 1 : (w.cols + block_cols - 1) / block_cols;
-    col_step = w.format.transposed ? (w.rows + block_rows - 1) / block_rows : 1;
+    col_step = w.format.transposed ? ((w.grid_of_rows > 0 ? w.grid_of_rows : w.rows) + block_rows - 1) / block_rows : 1;
+    first = w.first_row;
   }
-  // Rows are counted from `first` on: a head's part of a larger matrix need not begin at a block.
-  const uint8_t* row(int64_t r) const { return data + (first + r) * row_bytes; }
+  const uint8_t* row(int64_t r) const { return data + r * row_bytes; }
   float scale(int64_t r, int64_t col_block) const {
     return load_scale(scales, scale_dtype, (first + r) / block_rows * row_step + col_block * col_step);
   }
   bool scaled() const { return block_rows > 0; }
 
-  int64_t first = 0;
+  int64_t first = 0;  // of row 0, in the matrix that the grid belongs to
   const uint8_t* data;
   int64_t row_bytes;
   const void* scales;

@@ -64,6 +64,25 @@ TEST(CodedMatmul, ARowDoesNotDependOnTheRowsBesideItNorOnThreads) {
   }
 }
 
+// A head's rows of a larger matrix: blocks run across the cut.
+TEST(CodedMatmul, ASliceThatBeginsWithinABlockKeepsItsScales) {
+  auto runners = make_runners();
+  for (const CodedFormat& format : all_formats()) {
+    CodedWeight w(format, 400, 200, 9);
+    TestMatrix<float> x(3, 200), all(3, 400), part(3, 77);
+    x.fill(w.rng);
+    for (size_t i = 0; i < runners.size(); ++i) {
+      ASSERT_TRUE(ops::matmul(runners[i]->context, {.x = x.tensor(), .w = w.weight(), .y = all.tensor()}).ok());
+      const Weight slice = w.weight().slice_out(100, 200).slice_out(41, 77);
+      ASSERT_TRUE(ops::matmul(runners[i]->context, {.x = x.tensor(), .w = slice, .y = part.tensor()}).ok());
+      for (int64_t r = 0; r < 3; ++r) {
+        for (int64_t o = 0; o < 77; ++o) ASSERT_TRUE(testing::same(part.at(r, o), all.at(r, 141 + o))) << format.name << " " << o;
+      }
+      ASSERT_TRUE(testing::same(weight_value(slice, 3, 130), weight_value(w.weight(), 144, 130)));
+    }
+  }
+}
+
 // Every code at every place of a vector, all scales of E8M0 that keep the product finite, NaN blocks.
 TEST(CodedMatmul, EveryCodeDecodesInEveryLane) {
   auto runners = make_runners();

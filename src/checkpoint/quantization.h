@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What stored codes mean: quantization_config of config.json, and the rule that turns the dtypes and shapes of a weight and its scales
+// into a BlockFormat. Tensors decide, the config only says what shapes cannot: block sizes. docs/formats/quantized.md has the rules.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "pointsman/status.h"
+#include "tensor/block_format.h"
+
+namespace pointsman {
+
+struct QuantizationConfig {
+  std::string method;              // "fp8", "mxfp4", "mxfp8", or empty: none
+  int32_t block_rows = 0;          // weight_block_size; 0: not said
+  int32_t block_cols = 0;
+};
+
+// Two things that look alike in a square grid. One checkpoint has one orientation: the caller collects what its tensors show.
+enum class GridOrientation : uint8_t { kStraight, kTransposed, kUndecided };
+
+struct ScaleDescription {
+  BlockFormat format;            // `transposed` set when the grid can only be read that way
+  GridOrientation orientation = GridOrientation::kUndecided;
+};
+
+// The code type of a stored weight [rows, cols]: kF8E4M3, kF8E5M2, or kF4 for I8, U8 and F4 (two to a byte, low nibble first).
+// `shape` is the stored one, `dtype` the stored one. kUnsupported names what else it is; kCorrupt when the shape does not fit.
+Result<DType> describe_codes(std::string_view name, DType dtype, std::span<const int64_t> shape, int64_t rows, int64_t cols);
+
+// The format of the scales of a [rows, cols] weight with elements of type `code`.
+//   blocks: FP4 1 x 32. FP8 as weight_block_size says; mxfp8 1 x 32; not said: the one of 128 x 128, 32 x 32, 1 x 32, 1 x 128, one per row,
+//     one in all that the grid's shape allows, refused when several do.
+//   scale type: F32, BF16, F8_E8M0. U8 is E8M0 (every published format with byte scales in blocks of 32 or 128 uses it); with 16 elements to
+//     a block it would be E4M3 (NVFP4), and is refused.
+//   grid: [ceil(rows / block_rows), ceil(cols / block_cols)], or its transpose.
+// kCorrupt: no block size explains the grid. kUnsupported: the type, or several block sizes explain it.
+Result<ScaleDescription> describe_scales(std::string_view name, DType code, int64_t rows, int64_t cols, DType scale_dtype,
+                                         std::span<const int64_t> scale_shape, const QuantizationConfig& config);
+
+}  // namespace pointsman
