@@ -8,6 +8,24 @@ namespace pointsman::audit::rules {
 using python::Expr;
 using python::ExprKind;
 
+bool is_collective(const Expr& call) {
+  if (!python::is_under(call, "torch.distributed")) return false;
+  return is_one_of(call.last_name(), {"all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all", "all_to_all_single", "barrier", "broadcast",
+                                      "broadcast_object_list", "gather", "gather_object", "monitored_barrier", "new_group", "new_subgroups", "reduce", "reduce_scatter",
+                                      "reduce_scatter_tensor", "scatter", "scatter_object_list"});
+}
+
+std::string group_of(const Expr& call) {
+  const Expr* g = call.keyword("group");
+  if (!g) g = call.keyword("process_group");
+  if (!g && call.last_name() == "barrier") g = call.positional(0);
+  if (!g && is_one_of(call.last_name(), {"broadcast", "all_reduce", "all_gather", "all_gather_into_tensor"})) g = call.positional(2);
+  if (!g || (g->is(ExprKind::kConstant) && g->text == "None")) return {};
+  const std::string name = python::dotted(*g);
+  if (is_one_of(name, {"dist.group.WORLD", "torch.distributed.group.WORLD"})) return {};
+  return name.empty() ? "?" : name;
+}
+
 std::optional<AllToAll> all_to_all(const Expr& call) {
   if (!call.is(ExprKind::kCall)) return std::nullopt;
   const std::string_view name = call.last_name();

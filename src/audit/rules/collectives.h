@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// All-to-all exchanges, as PyTorch code calls them.
+// Collectives as PyTorch code calls them: which calls they are, which group they use, and all-to-all exchanges in detail.
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "audit/python/query.h"
 
 namespace pointsman::audit::rules {
+
+// A call of torch.distributed that every rank of a group must make. new_group counts: all ranks of the job must make it.
+bool is_collective(const python::Expr& call);
+// Its group as written ("ep_group", "?" for an expression), empty for the default one.
+std::string group_of(const python::Expr& call);
 
 struct AllToAll {
   bool is_torch = false;                        // torch.distributed itself; else a wrapper whose name says all_to_all
