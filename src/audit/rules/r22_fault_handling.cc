@@ -31,8 +31,8 @@ void config_file(const config::Document& d, Report& out) {
   for (const config::Command& c : d.commands) {
     const bool launcher = c.program() == "torchrun" || c.program().ends_with("/torchrun") || c.has_argument("torch.distributed.run");
     if (!launcher) continue;
-    std::string_view restarts = c.option("max-restarts");
-    if (restarts.empty()) restarts = c.option("max_restarts");
+    std::string_view restarts = c.option("--max-restarts");
+    if (restarts.empty()) restarts = c.option("--max_restarts");
     if (restarts.empty() || restarts == "0") continue;
     out.add(c.span, Confidence::kLikely, "restarts of torchrun do not know whether the NPUs are free again; a worker that starts too early finds its device or port taken");
   }

@@ -47,7 +47,8 @@ void check(const Expr& a, const Expr& b, const Expr& where, Report& out) {
   if (!is_indices(a) || !is_indices(b)) return;
   const Expr* ca = python::flows_from(a, is_choice);
   const Expr* cb = python::flows_from(b, is_choice);
-  if ((!ca && !cb) || ca == cb) return;
+  if (!ca && !cb) return;
+  if (ca == cb) cb = nullptr;  // reference.to(ids.device)
   // A choice against anything else must at least be called a reference.
   if ((!ca || !cb) && !names_reference(a) && !names_reference(b)) return;
   Finding& f = out.add(where, Confidence::kLikely, "indices of two choices are compared for equality; where scores tie (or differ by rounding) another device may choose in another order");
