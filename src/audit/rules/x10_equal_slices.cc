@@ -37,9 +37,9 @@ void python_file(const python::Module& m, Report& out) {
     const Expr* input = exchange->input;
     const Expr* choice = python::flows_from(*input, is_choice);
     const Expr* named = python::flows_from(*input, [](const Expr& e) { return (e.is(ExprKind::kName) || e.is(ExprKind::kAttribute)) && is_route_name(e.text); });
-    // Counts of ids are a number per rank: equal slices are right for them.
-    const Expr* counted = python::flows_from(*input, [](const Expr& e) { return e.is(ExprKind::kCall) && is_one_of(e.last_name(), {"bincount", "histc", "sum", "count_nonzero", "scatter_add", "scatter_add_", "unique"}); });
-    if (!named || counted) continue;
+    // Counts of ids are a number per rank: equal slices are right for them. Rows ordered by ids are not ids (row 4 sees to them).
+    const Expr* derived = python::flows_from(*input, [](const Expr& e) { return e.is(ExprKind::kCall) && is_one_of(e.last_name(), {"bincount", "histc", "sum", "count_nonzero", "scatter_add", "scatter_add_", "unique", "argsort", "sort", "index_select", "gather"}); });
+    if (!named || derived) continue;
     Finding& f = out.add(*c, choice && c->resolution == python::Resolution::kImported ? Confidence::kCertain : Confidence::kLikely,
                          "ids of chosen experts are sent in equal slices; a slice by position is not the slice for that rank's experts, so tokens reach the wrong expert whenever loads differ");
     f.related.push_back(out.related((choice ? choice : named)->span, "the ids"));
