@@ -10,9 +10,8 @@
 #include <cstring>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
+#include "base/edit_distance.h"
 #include "base/log.h"
 #include "cli/args.h"
 #include "cli/command.h"
@@ -56,20 +55,6 @@ void print_usage(std::FILE* out) {
   std::fprintf(out, "usage: pointsman COMMAND [options]\n\n");
   for (const Command& c : kCommands) std::fprintf(out, "  %-9s %s\n", c.name, c.summary);
   std::fprintf(out, "\n'pointsman COMMAND --help' has options and examples.\n");
-}
-
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t above = row[j];
-      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
-      diagonal = above;
-    }
-  }
-  return row[b.size()];
 }
 
 int unknown_command(std::string_view name) {
