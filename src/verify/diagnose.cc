@@ -34,8 +34,10 @@ bool weigh_inputs(const Case& c, const TensorDistance& t) {
     c.say("none of its inputs is in both traces");
     return false;
   }
-  c.say(exact ? format("its inputs are bit-identical; it differs by {:.3g} of the row", t.row_relative)
-              : format("its inputs agree to {:.2g} of the row; it differs by {:.3g}", before, t.row_relative));
+  const std::string own = t.nonfinite_mismatch > 0 ? std::string("it has NaN or infinity")
+                          : t.different > 0        ? format("{} of its {} integers differ", t.different, t.compared)
+                                                   : format("it differs by {:.3g}", t.row_relative);
+  c.say(exact ? format("its inputs are bit-identical; {}", own) : format("its inputs agree to {:.2g} of the row; {}", before, own));
   // An operator of this kind magnifies what comes in by small factors.
   constexpr double kMagnification = 8;
   return t.nonfinite_mismatch == 0 && before > 0 && t.row_relative < kMagnification * before;

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "support/golden.h"
+#include "support/memory_fs.h"
 
 namespace pointsman {
 namespace {
@@ -73,6 +74,36 @@ INSTANTIATE_TEST_SUITE_P(
         Expected{"kv_cache_off_by_one", 1, FaultKind::kAttention, "layers.1.attention.context", "the KV cache is off by one: from row 10 on"},
         Expected{"fp16_overflow", 1, FaultKind::kDtype, "layers.1.experts.act", "overflowed fp16"}),
     [](const auto& p) { return std::string(p.param.file); });
+
+// A reference that has not every point: the SwiGLU is the first that is wrong, and the down projection tells of the scales.
+TEST(Diagnose, ScalesAreFoundWithoutGateAndUp) {
+  testing::MemoryFs fs;
+  std::unique_ptr<TraceReader> readers[2];
+  for (int i = 0; i < 2; ++i) {
+    auto from = open_trace(i == 0 ? "expert_scales_transposed" : "reference");
+    std::vector<SafetensorsWriter::Declaration> kept;
+    for (const TraceTensor& t : from->tensors()) {
+      if (!t.name.ends_with("experts.gate") && !t.name.ends_with("experts.up")) kept.push_back({t.name, t.dtype, t.shape});
+    }
+    const std::string path = i == 0 ? "/a" : "/b";
+    auto w = SafetensorsWriter::create(fs, path, kept, {});
+    std::vector<std::byte> raw;
+    for (const auto& d : kept) {
+      const TraceTensor* t = from->find(d.name);
+      ASSERT_TRUE(from->read_bytes(*t, 0, t->rows, raw).ok());
+      ASSERT_TRUE((*w)->write(d.name, 0, raw).ok());
+    }
+    ASSERT_TRUE((*w)->commit().ok());
+    readers[i] = std::move(*TraceReader::open(fs, path));
+  }
+  auto model = *ModelTensors::open(FileSystem::real(), testing::source_path("tests/golden/compare_model"));
+  auto c = compare_traces(*readers[0], *readers[1], {.limits = *compare_profile("fp32", "")});
+  auto d = diagnose({.a = *readers[0], .b = *readers[1], .comparison = *c, .model = model.get()});
+  ASSERT_TRUE(d.ok() && d->has_value());
+  EXPECT_EQ((*d)->tensor, "layers.1.experts.act");
+  EXPECT_EQ((*d)->kind, FaultKind::kScale) << all(**d);
+  EXPECT_THAT((*d)->cause, HasSubstr("expert 1: the grid of block scales of the down projection is transposed")) << all(**d);
+}
 
 TEST(Diagnose, NothingToSayOfTheSame) {
   auto a = open_trace("reference"), b = open_trace("reference");

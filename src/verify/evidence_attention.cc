@@ -96,15 +96,15 @@ Status try_attention(const Case& c) {
   const auto base = reference->sees;
   std::vector<Variant> variants = {
       *reference,
-      {.name = "not the key before its own", .sees = [base](int64_t t, int64_t s) { return base(t, s) && s != t - 1; }},
-      {.name = "not its own key", .sees = [base](int64_t t, int64_t s) { return base(t, s) && (s != t || t == 0); }},
-      {.name = "not the first key", .sees = [base](int64_t t, int64_t s) { return base(t, s) && (s != 0 || t == 0); }},
-      {.name = "one key too many, the next one", .sees = [base](int64_t t, int64_t s) { return base(t, s) || s == t + 1; }},
+      {.name = "every key up to its own but the one before it", .sees = [base](int64_t t, int64_t s) { return base(t, s) && s != t - 1; }},
+      {.name = "the keys before its own only", .sees = [base](int64_t t, int64_t s) { return base(t, s) && (s != t || t == 0); }},
+      {.name = "every key up to its own but the first", .sees = [base](int64_t t, int64_t s) { return base(t, s) && (s != 0 || t == 0); }},
+      {.name = "the next key too", .sees = [base](int64_t t, int64_t s) { return base(t, s) || s == t + 1; }},
       {.name = "all keys, later ones too", .sees = [](int64_t, int64_t) { return true; }},
-      {.name = "the value before each key's own", .sees = base, .value_shift = -1},
-      {.name = "the value after each key's own", .sees = base, .value_shift = 1},
-      {.name = "scores without 1/sqrt(d)", .sees = base, .scale = std::sqrt(static_cast<double>(shape.d))},
-      {.name = "scores divided by d", .sees = base, .scale = 1 / std::sqrt(static_cast<double>(shape.d))},
+      {.name = "each key with the value before its own", .sees = base, .value_shift = -1},
+      {.name = "each key with the value after its own", .sees = base, .value_shift = 1},
+      {.name = "the right keys, with scores not divided by sqrt(d)", .sees = base, .scale = std::sqrt(static_cast<double>(shape.d))},
+      {.name = "the right keys, with scores divided by d", .sees = base, .scale = 1 / std::sqrt(static_cast<double>(shape.d))},
   };
   for (const Variant& w : all) variants.push_back(w);
   // Each row of the judged run by the variant that reproduces it.
@@ -135,7 +135,7 @@ Status try_attention(const Case& c) {
   for (const auto& [name, rows] : explained)
     c.say(format("{} of {} wrong rows ({} to {}) are reproduced to {:.1g} by: the row sees {}", rows.size(), wrong, rows.front(), rows.back(), worst, name));
   if (unexplained > 0) c.say(format("{} wrong rows are not explained", unexplained));
-  const bool cache = most->first == "not the key before its own" || most->first == "not its own key" || most->first == "not the first key";
+  const bool cache = most->first == "every key up to its own but the one before it" || most->first == "the keys before its own only" || most->first == "every key up to its own but the first";
   c.name(FaultKind::kAttention, format("{}: from row {} on a row sees {}", cache ? "the KV cache is off by one" : "attention sees other keys or scores",
                                        most->second.front(), most->first));
   return ok_status();

@@ -160,13 +160,13 @@ bool is_transposition(const BlockFit& f, double& worst) {
   return f.rows > 1 && f.cols > 1 && effect > 1e-3 && worst < 0.02 * effect;
 }
 
-bool try_blocks(const Case& c, const Slots& s, const ExpertMatrices& m, int expert, const std::vector<std::pair<int64_t, int64_t>>& rows) {
+// `point`: whose rows `s.a` holds.
+bool try_blocks(const Case& c, TracePoint p, const Slots& s, const ExpertMatrices& m, int expert, const std::vector<std::pair<int64_t, int64_t>>& rows) {
   struct Linear {
     const char* name;
     const Matrix* w;
     bool usable;
   };
-  const TracePoint p = c.place.point;
   for (const Linear& l : {Linear{"gate", &m.gate, p == TracePoint::kExpertsGate}, Linear{"up", &m.up, p == TracePoint::kExpertsUp},
                           Linear{"down", &m.down, p == TracePoint::kExpertsOutput && !s.act.empty()}}) {
     if (!l.usable) continue;
@@ -241,7 +241,11 @@ Status explain_expert(const Case& c, const Slots& s, int expert, const std::vect
       return ok_status();
     }
   }
-  try_blocks(c, s, *own, expert, rows);
+  if (try_blocks(c, point, s, *own, expert, rows) || point != TracePoint::kExpertsAct) return ok_status();
+  // SwiGLU of two wrong projections is no linear function of them. What the same expert makes of it next is.
+  Slots next = s;
+  PM_ASSIGN_OR_RETURN(next.a, load(c.in.a, c.at(TracePoint::kExpertsOutput)));
+  if (next.a.rows == s.a.rows && fits(TracePoint::kExpertsOutput, *own, next)) try_blocks(c, TracePoint::kExpertsOutput, next, *own, expert, rows);
   return ok_status();
 }
 
