@@ -5,22 +5,10 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "verify/foreign_trace.h"
 
 namespace pointsman {
 namespace {
-
-// What the reader converts; the element type comes from the header, so the switch is the whole door.
-bool is_readable(DType d) {
-  switch (d) {
-    case DType::kF32:
-    case DType::kF64:
-    case DType::kBF16:
-    case DType::kF16:
-    case DType::kI32:
-    case DType::kI64: return true;
-    default: return false;
-  }
-}
 
 // Elements of one position.
 int64_t row_width(const SafetensorsWriter::Declaration& d) {
@@ -40,6 +28,19 @@ void convert(std::span<const std::byte> raw, std::vector<double>& out, Convert t
 }
 
 }  // namespace
+
+// What the reader converts; the element type comes from the header, so the switch is the whole door.
+bool is_trace_type(DType d) {
+  switch (d) {
+    case DType::kF32:
+    case DType::kF64:
+    case DType::kBF16:
+    case DType::kF16:
+    case DType::kI32:
+    case DType::kI64: return true;
+    default: return false;
+  }
+}
 
 Result<TraceSelection> parse_trace_selection(std::string_view text) {
   TraceSelection s{.logits = false, .router = false, .hidden = false};
@@ -144,13 +145,26 @@ Status TraceWriter::rows_i32(std::string_view name, int64_t first_row, int64_t n
 Result<std::unique_ptr<TraceReader>> TraceReader::open(FileSystem& fs, const std::string& path) {
   auto reader = std::make_unique<TraceReader>();
   reader->path_ = path;
+  reader->fs_ = &fs;
+  if (const Result<FileInfo> what = fs.stat(path); (what.ok() && !what->is_regular) || (!what.ok() && fs.list(path).ok())) {
+    PM_ASSIGN_OR_RETURN(ForeignTrace folder, read_foreign_trace(fs, path));
+    reader->tensors_ = std::move(folder.tensors);
+    reader->skipped_ = std::move(folder.skipped);
+    reader->notes_ = std::move(folder.notes);
+    std::stable_sort(reader->tensors_.begin(), reader->tensors_.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+    const auto same = std::unique(reader->tensors_.begin(), reader->tensors_.end(), [](const auto& a, const auto& b) { return a.name == b.name; });
+    if (same != reader->tensors_.end())
+      reader->notes_.push_back(format("{} more arrays of a name that another has already", reader->tensors_.end() - same));
+    reader->tensors_.erase(same, reader->tensors_.end());
+    return reader;
+  }
   PM_ASSIGN_OR_RETURN(reader->file_, fs.open(path));
   PM_ASSIGN_OR_RETURN(const FileInfo info, reader->file_->stat());
   if (!info.is_regular) return error(StatusCode::kUnsupported, "{}: not a regular file", path);
   PM_ASSIGN_OR_RETURN(SafetensorsHeader header, read_safetensors_header(*reader->file_, info.size_bytes));
   reader->metadata_ = std::move(header.metadata);
   for (const SafetensorsEntry& e : header.entries) {
-    if (!is_readable(e.dtype)) {
+    if (!is_trace_type(e.dtype)) {
       reader->skipped_.push_back(e.name);
       continue;
     }
@@ -180,6 +194,16 @@ std::string TraceReader::metadata(std::string_view key) const {
 Status TraceReader::read_bytes(const TraceTensor& t, int64_t first, int64_t count, std::vector<std::byte>& out) {
   const uint64_t row_bytes = static_cast<uint64_t>(t.cols) * static_cast<uint64_t>(dtype_bits(t.dtype) / 8);
   out.resize(static_cast<size_t>(count) * row_bytes);
+  if (!t.inline_bytes.empty()) {
+    const uint64_t begin = static_cast<uint64_t>(first) * row_bytes;
+    if (begin + out.size() > t.inline_bytes.size()) return error(StatusCode::kInternal, "{}: rows beyond its end", t.name);
+    std::copy_n(t.inline_bytes.begin() + static_cast<ptrdiff_t>(begin), out.size(), out.begin());
+    return ok_status();
+  }
+  if (!t.file.empty() && t.file != open_path_) {
+    PM_ASSIGN_OR_RETURN(file_, fs_->open(t.file));
+    open_path_ = t.file;
+  }
   return read_exact(*file_, out, t.offset + static_cast<uint64_t>(first) * row_bytes);
 }
 

@@ -59,6 +59,8 @@ struct TraceTensor {
   std::vector<int64_t> shape;
   int64_t rows = 0, cols = 0;
   uint64_t offset = 0;
+  std::string file = {};                     // its own file, when the trace is a folder
+  std::vector<std::byte> inline_bytes = {};  // small values that lie in no file of their own
   bool is_integer() const { return dtype == DType::kI32 || dtype == DType::kI64; }
 };
 
@@ -85,9 +87,12 @@ class TraceReplay final : public TraceSource {
 // The token ids that a trace says it is of: `tokens` of its metadata, or its tensor `tokens`. kNotFound when it says nothing.
 Result<std::vector<int32_t>> trace_tokens(TraceReader& reader);
 
+// F32, F64, BF16, F16, I32 or I64: what a reader converts.
+bool is_trace_type(DType dtype);
+
 class TraceReader {
  public:
-  // Any safetensors file whose tensors are F32, F64, BF16, F16, I32 or I64; others are listed in skipped().
+  // A folder is read by verify/foreign_trace.h. Otherwise any safetensors file whose tensors are F32, F64, BF16, F16, I32 or I64; others are listed in skipped().
   static Result<std::unique_ptr<TraceReader>> open(FileSystem& fs, const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -107,7 +112,9 @@ class TraceReader {
 
  private:
   std::string path_;
+  FileSystem* fs_ = nullptr;
   std::unique_ptr<File> file_;
+  std::string open_path_;  // of file_, when the trace is a folder
   std::vector<TraceTensor> tensors_;
   std::vector<std::pair<std::string, std::string>> metadata_;
   std::vector<std::string> skipped_, notes_;

@@ -50,7 +50,8 @@ TracePlace trace_place(std::string_view name) {
   int layer = 0;
   const char* const end = name.data() + name.size();
   const auto [rest, ec] = std::from_chars(name.data() + kPrefix.size(), end, layer);
-  if (ec != std::errc() || rest == end || *rest != '.' || layer < 0 || layer >= kAfterLayers) return {};
+  const bool padded = ec == std::errc() && rest - (name.data() + kPrefix.size()) > 1 && name[kPrefix.size()] == '0';
+  if (ec != std::errc() || rest == end || *rest != '.' || layer < 0 || layer >= kAfterLayers || padded) return {};
   const std::string_view what(rest + 1, static_cast<size_t>(end - rest - 1));
   for (const Row& r : kInLayer) {
     if (what == r.name) return {layer, r.point};
