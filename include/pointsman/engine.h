@@ -62,6 +62,10 @@ struct MemoryPlan {
 struct ExpertStats {
   uint64_t hits = 0, misses = 0, evicted = 0, bytes_read = 0, verified_sha256 = 0, verified_xxh3 = 0;
   double read_s = 0, wait_s = 0;
+  // Read before their layer was reached, because the token ids name them; how many of those were then asked for (they count as hits);
+  // the bytes of reads that had begun before their layer was reached (part of bytes_read).
+  uint64_t prefetched = 0, prefetch_hits = 0, prefetch_bytes = 0;
+  uint64_t prefetch_failed = 0;  // reads ahead that failed and were dropped: the layer read the expert again
 };
 
 // Embedding and LM head where they are placed on demand: reads after load().

@@ -27,6 +27,10 @@ Json to_json(const ExpertStats& e) {
   j.set("verified_xxh3", e.verified_xxh3);
   j.set("read_s", e.read_s);
   j.set("wait_s", e.wait_s);
+  j.set("prefetched", e.prefetched);
+  j.set("prefetch_hits", e.prefetch_hits);
+  j.set("prefetch_bytes", e.prefetch_bytes);
+  j.set("prefetch_failed", e.prefetch_failed);
   return j;
 }
 
@@ -56,6 +60,7 @@ std::string summary_line(const Engine& engine, const Generation& g) {
   if (s.experts.hits + s.experts.misses > 0) {
     line += format(" | experts {:.1f} % hits, {} read", 100 * hit_rate(s.experts),
                    human_bytes(static_cast<double>(s.experts.bytes_read)));
+    if (s.experts.prefetched > 0) line += format(", {} of {} read ahead were used", s.experts.prefetch_hits, s.experts.prefetched);
   }
   if (s.dense_on_demand.bytes_read > 0) {
     line += format(" | dense on demand {} read", human_bytes(static_cast<double>(s.dense_on_demand.bytes_read)));

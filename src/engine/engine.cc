@@ -253,7 +253,9 @@ EngineStats Engine::stats() const {
       const ExpertLayerStats& l = layers[i];
       const ExpertStats one{.hits = l.hits, .misses = l.misses, .evicted = l.evicted, .bytes_read = l.bytes_read,
                             .verified_sha256 = l.verified_sha256, .verified_xxh3 = l.verified_xxh3,
-                            .read_s = static_cast<double>(l.read_ns) * 1e-9, .wait_s = static_cast<double>(l.wait_ns) * 1e-9};
+                            .read_s = static_cast<double>(l.read_ns) * 1e-9, .wait_s = static_cast<double>(l.wait_ns) * 1e-9, .prefetched = l.prefetched,
+                            .prefetch_hits = l.prefetch_hits, .prefetch_bytes = l.prefetch_bytes,
+                            .prefetch_failed = l.prefetch_failed};
       s.expert_layers.push_back(one);
       s.expert_layer_ids.push_back(e.binding.experts->layer_id(static_cast<int>(i)));
       s.experts.hits += one.hits;
@@ -264,6 +266,10 @@ EngineStats Engine::stats() const {
       s.experts.verified_xxh3 += one.verified_xxh3;
       s.experts.read_s += one.read_s;
       s.experts.wait_s += one.wait_s;
+      s.experts.prefetched += one.prefetched;
+      s.experts.prefetch_hits += one.prefetch_hits;
+      s.experts.prefetch_bytes += one.prefetch_bytes;
+      s.experts.prefetch_failed += one.prefetch_failed;
     }
   }
   const auto names = ops::op_names();

@@ -34,6 +34,8 @@ class Residency {
     int slot = -1;           // -1: every slot is pinned or loading
     int evicted_layer = -1;  // -1: nobody had to leave
   };
+  // What reserve() would have to evict for an expert of `layer`: a slot, -1 when it would fail, -2 when a slot is free.
+  int next_victim(int layer) const { return free_.empty() ? policy_->victim(layer) : -2; }
   // A slot for an expert that is in none: loading, pinned once.
   Reservation reserve(int layer, int expert);
   void loaded(int s);   // loading -> resident; the pin stays

@@ -47,7 +47,13 @@ class Ring {
 
 struct Job {
   int32_t slot = -1;
-  int32_t batch_idx = -1;
+  int32_t batch_idx = -1;  // -1: read ahead
+};
+
+// What a slot's bytes have to do with reading ahead.
+struct AheadSlot {
+  bool is_unused = false;      // read ahead, and no batch has asked for it
+  int32_t joined_idx = -1;     // being read ahead, and the batch waits for it under this index
 };
 
 uint64_t now_ns() {
@@ -110,6 +116,8 @@ struct ExpertStore::Impl {
         remembered(num_records(c)),
         stats(static_cast<size_t>(c.num_layers())),
         jobs(static_cast<size_t>(options.num_slots)),
+        ahead(static_cast<size_t>(options.num_slots)),
+        ahead_slots(static_cast<size_t>(options.num_slots)),
         ready(static_cast<size_t>(c.num_experts())),
         ids(static_cast<size_t>(c.num_experts())),
         waiting(static_cast<size_t>(c.num_experts())),
@@ -121,7 +129,8 @@ struct ExpertStore::Impl {
     const auto layers = static_cast<uint64_t>(c.num_layers());
     const auto experts = static_cast<uint64_t>(c.num_experts());
     return sizeof(Impl) + Residency::table_bytes(slots, layers, experts) + layers * experts * sizeof(RememberedDigest) +
-           layers * sizeof(ExpertLayerStats) + Ring<Job>::table_bytes(slots) + 2 * Ring<Job>::table_bytes(experts) +
+           layers * sizeof(ExpertLayerStats) + 2 * Ring<Job>::table_bytes(slots) +
+           slots * sizeof(AheadSlot) + 2 * Ring<Job>::table_bytes(experts) +
            Ring<int32_t>::table_bytes(experts) + experts * sizeof(uint64_t) +
            static_cast<uint64_t>(o.num_readers) * kReaderTableBytes;
   }
@@ -136,6 +145,12 @@ struct ExpertStore::Impl {
   void submit_waiting();
   void finish_job(Job job, const Slot& slot, Status status, const ReadOutcome& outcome, uint64_t read_ns);
   void run_reader(ExpertReader& reader);
+  // Takes the job of a slot out of the queue of reads ahead; false when a reader has it already.
+  bool take_ahead(int32_t slot);
+  // Gives up a queued read ahead, so that a batch gets its slot. False when there is none.
+  bool drop_one_ahead();
+  // Gives up all of them and waits for those in flight.
+  void drop_all_ahead(std::unique_lock<std::mutex>& lock);
 
   const Checkpoint& checkpoint;
   const ExpertCatalogue& catalogue;
@@ -153,6 +168,10 @@ struct ExpertStore::Impl {
   std::unique_ptr<Residency> residency;
   std::vector<ExpertLayerStats> stats;
   Ring<Job> jobs;   // submitted, not taken by a reader
+  Ring<Job> ahead;  // the same for reads ahead: taken when `jobs` is empty
+  std::vector<AheadSlot> ahead_slots;
+  int num_reading_ahead = 0;
+  int num_joined = 0;  // slots with a joined_idx
   Ring<Job> ready;  // resident, pinned, not handed out
   int num_reading = 0;
   bool stop = false;
@@ -174,7 +193,9 @@ struct ExpertStore::Impl {
 void ExpertStore::Impl::submit_waiting() {
   while (!waiting.empty()) {
     const Residency::Reservation r = residency->reserve(layer, ids[static_cast<size_t>(waiting.front())]);
+    if (r.slot < 0 && drop_one_ahead()) continue;
     if (r.slot < 0) return;
+    ahead_slots[static_cast<size_t>(r.slot)] = {};
     if (r.evicted_layer >= 0) ++stats_of(r.evicted_layer).evicted;
     jobs.push({.slot = r.slot, .batch_idx = waiting.pop()});
     work.notify_one();
@@ -187,6 +208,28 @@ void ExpertStore::Impl::finish_job(Job job, const Slot& slot, Status status, con
   s.read_ns += read_ns;
   s.verified_sha256 += outcome.verified_sha256;
   s.verified_xxh3 += outcome.verified_xxh3;
+  if (job.batch_idx < 0) {
+    s.prefetch_bytes += outcome.bytes;
+    --num_reading_ahead;
+    const int32_t joined = std::exchange(ahead_slots[static_cast<size_t>(job.slot)].joined_idx, -1);
+    num_joined -= joined >= 0 ? 1 : 0;
+    if (!status.ok()) {
+      residency->abandon(job.slot);
+      ahead_slots[static_cast<size_t>(job.slot)] = {};
+      if (joined < 0) ++s.prefetch_failed;
+      if (joined >= 0 && failure.ok()) failure = std::move(status);
+    } else {
+      residency->loaded(job.slot);
+      if (joined >= 0) {
+        ready.push({.slot = job.slot, .batch_idx = joined});
+      } else {
+        residency->unpin(job.slot, 0);
+      }
+    }
+    submit_waiting();  // its slot may be what a batch waits for
+    progress.notify_one();
+    return;
+  }
   if (status.ok()) {
     residency->loaded(job.slot);
     ready.push(job);
@@ -201,10 +244,10 @@ void ExpertStore::Impl::finish_job(Job job, const Slot& slot, Status status, con
 void ExpertStore::Impl::run_reader(ExpertReader& reader) {
   std::unique_lock lock(mutex);
   for (;;) {
-    work.wait(lock, [this] { return stop || !jobs.empty(); });
+    work.wait(lock, [this] { return stop || !jobs.empty() || !ahead.empty(); });
     if (stop) return;
-    const Job job = jobs.pop();
-    ++num_reading;
+    const Job job = jobs.empty() ? ahead.pop() : jobs.pop();
+    ++(job.batch_idx < 0 ? num_reading_ahead : num_reading);
     const Slot slot = residency->slot(job.slot);
     RememberedDigest& digest = remembered_of(slot);
     lock.unlock();
@@ -218,6 +261,33 @@ void ExpertStore::Impl::run_reader(ExpertReader& reader) {
     lock.lock();
     finish_job(job, slot, std::move(status), outcome, read_ns);
   }
+}
+
+bool ExpertStore::Impl::take_ahead(int32_t slot) {
+  bool found = false;
+  for (size_t i = ahead.size(); i > 0; --i) {
+    const Job job = ahead.pop();
+    if (job.slot == slot) {
+      found = true;
+    } else {
+      ahead.push(job);
+    }
+  }
+  return found;
+}
+
+bool ExpertStore::Impl::drop_one_ahead() {
+  if (ahead.empty()) return false;
+  const Job job = ahead.pop();
+  residency->abandon(job.slot);
+  ahead_slots[static_cast<size_t>(job.slot)] = {};
+  return true;
+}
+
+void ExpertStore::Impl::drop_all_ahead(std::unique_lock<std::mutex>& lock) {
+  while (drop_one_ahead()) {
+  }
+  progress.wait(lock, [this] { return num_reading_ahead == 0; });
 }
 
 ExpertStore::ExpertStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -259,7 +329,8 @@ ExpertStore::~ExpertStore() {
   end();
   uint64_t last_ticket = 0;
   {
-    std::lock_guard lock(impl_->mutex);
+    std::unique_lock lock(impl_->mutex);
+    impl_->drop_all_ahead(lock);
     PM_CHECK(impl_->residency->num_pinned() == 0, "an expert handle outlives its store");
     for (int s = 0; s < impl_->residency->num_slots(); ++s)
       last_ticket = std::max(last_ticket, impl_->residency->slot(s).ticket);
@@ -297,9 +368,19 @@ Status ExpertStore::begin(int moe_layer_idx, std::span<const int32_t> expert_ids
     m.ids[i] = expert_ids[i];
     const int slot = m.residency->find(moe_layer_idx, expert_ids[i]);
     if (slot >= 0) {
-      m.residency->use(slot);
-      m.ready.push({.slot = slot, .batch_idx = static_cast<int32_t>(i)});
       ++stats.hits;
+      AheadSlot& ahead = m.ahead_slots[static_cast<size_t>(slot)];
+      stats.prefetch_hits += std::exchange(ahead.is_unused, false) ? 1 : 0;
+      if (m.residency->slot(slot).state == SlotState::kResident) {
+        m.residency->use(slot);
+        m.ready.push({.slot = slot, .batch_idx = static_cast<int32_t>(i)});
+      } else if (m.take_ahead(slot)) {
+        m.jobs.push({.slot = slot, .batch_idx = static_cast<int32_t>(i)});
+        m.work.notify_one();
+      } else {
+        ahead.joined_idx = static_cast<int32_t>(i);
+        ++m.num_joined;
+      }
     } else {
       m.waiting.push(static_cast<int32_t>(i));
       ++stats.misses;
@@ -315,7 +396,7 @@ Result<ExpertHandle> ExpertStore::next() {
   if (m.layer < 0 || m.num_handed_out == m.num_ids) return ExpertHandle();
   if (m.ready.empty() && m.failure.ok()) {
     m.submit_waiting();
-    if (m.jobs.empty() && m.num_reading == 0) {
+    if (m.jobs.empty() && m.num_reading == 0 && m.ahead.empty() && m.num_reading_ahead == 0) {
       return error(StatusCode::kInternal,
                    "layer {}: all {} expert slots are pinned by handles that the caller holds, and {} experts wait",
                    m.catalogue.layer_id(m.layer), m.residency->num_slots(), m.waiting.size());
@@ -343,9 +424,47 @@ void ExpertStore::end() {
   while (!m.jobs.empty()) m.residency->abandon(m.jobs.pop().slot);
   m.progress.wait(lock, [&m] { return m.num_reading == 0; });
   while (!m.ready.empty()) m.residency->unpin(m.ready.pop().slot, 0);
+  // Reads ahead that the batch had joined go on, for whoever comes next.
+  for (size_t i = 0; m.num_joined > 0; ++i) {
+    if (std::exchange(m.ahead_slots[i].joined_idx, -1) >= 0) --m.num_joined;
+  }
   m.failure = ok_status();
   m.layer = -1;
   m.num_ids = m.num_handed_out = 0;
+}
+
+Status ExpertStore::prefetch(int moe_layer_idx, std::span<const int32_t> expert_ids) {
+  Impl& m = *impl_;
+  std::lock_guard lock(m.mutex);
+  if (moe_layer_idx < 0 || moe_layer_idx >= m.catalogue.num_layers()) {
+    return error(StatusCode::kInvalidArgument, "MoE layer {}: there are {}", moe_layer_idx, m.catalogue.num_layers());
+  }
+  // Those that are here count as used now, so that none of them makes room for another.
+  for (const int32_t id : expert_ids) {
+    if (id < 0 || id >= m.catalogue.num_experts()) {
+      return error(StatusCode::kInvalidArgument, "layer {}: expert {}: there are {}", m.catalogue.layer_id(moe_layer_idx), id,
+                   m.catalogue.num_experts());
+    }
+    const int slot = m.residency->find(moe_layer_idx, id);
+    if (slot < 0 || m.residency->slot(slot).state != SlotState::kResident) continue;
+    m.residency->use(slot);
+    m.residency->unpin(slot, 0);
+  }
+  // A batch needs two slots at least; half of the others leave it more.
+  const size_t most = static_cast<size_t>(std::max<int64_t>(0, m.options.num_slots - 2)) / 2;
+  for (const int32_t id : expert_ids) {
+    if (m.ahead.size() + static_cast<size_t>(m.num_reading_ahead) >= most) break;
+    if (m.residency->find(moe_layer_idx, id) >= 0) continue;
+    const int victim = m.residency->next_victim(moe_layer_idx);
+    if (victim == -1 || (victim >= 0 && m.ahead_slots[static_cast<size_t>(victim)].is_unused)) break;
+    const Residency::Reservation r = m.residency->reserve(moe_layer_idx, id);
+    if (r.evicted_layer >= 0) ++m.stats_of(r.evicted_layer).evicted;
+    m.ahead_slots[static_cast<size_t>(r.slot)] = {.is_unused = true};
+    m.ahead.push({.slot = r.slot});
+    ++m.stats_of(moe_layer_idx).prefetched;
+    m.work.notify_one();
+  }
+  return ok_status();
 }
 
 void ExpertStore::release(int slot) {
@@ -375,7 +494,8 @@ int64_t ExpertStore::num_slots() const {
 }
 
 void ExpertStore::evict_all() {
-  std::lock_guard lock(impl_->mutex);
+  std::unique_lock lock(impl_->mutex);
+  impl_->drop_all_ahead(lock);
   impl_->residency->evict_unpinned();
 }
 

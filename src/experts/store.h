@@ -12,6 +12,9 @@
 // later read is checked against that. A mismatch, a short read or an I/O error is a named error of next(); the slot never
 // becomes visible, and the step emits no token.
 //
+// Experts that are known before their layer is reached are read ahead: prefetch() submits them behind the reads of batches, into slots
+// that nobody needs; a batch that names one of them finds it there or joins its read. What was read ahead passes the same checks.
+//
 // One Batch at a time; begin(), next() and the handles belong to the thread that runs the model. Readers are the store's own
 // threads. In steady state nothing allocates.
 //
@@ -59,6 +62,10 @@ struct ExpertLayerStats {
   uint64_t verified_sha256 = 0, verified_xxh3 = 0;
   uint64_t read_ns = 0;  // reading, verifying, copying; summed over readers
   uint64_t wait_ns = 0;  // the model's thread waited for a read
+  // Read ahead, and of those the ones that a batch then asked for (they are hits). prefetch_bytes are those of reads
+  // that had begun before the batch asked; bytes_read counts them too.
+  uint64_t prefetched = 0, prefetch_hits = 0, prefetch_bytes = 0;
+  uint64_t prefetch_failed = 0;  // dropped: the batch that asked for the expert read it again
 };
 
 class ExpertStore;
@@ -109,6 +116,11 @@ class ExpertStore {
   // Ends the batch: cancels reads not started, waits for those in flight (what they read stays resident). Handles that the
   // caller holds stay valid. Called by the next begin() too.
   void end();
+
+  // Reads experts of a layer ahead of its begin(), as far as slots allow: never one that was read ahead and not used yet, and never so
+  // many that a batch finds fewer than two. Ids may repeat. A failed read is dropped: begin() will meet it again.
+  // kInvalidArgument: no such layer or expert. Does not wait.
+  Status prefetch(int moe_layer_idx, std::span<const int32_t> expert_ids);
 
   std::span<const ExpertLayerStats> stats() const;  // per MoE layer; exact between batches
   void reset_stats();

@@ -45,7 +45,7 @@ Scratch Scratch::carve(Arena& a, const ModelConfig& c, Numerics n, int64_t chunk
     s.report = a.take_array<ops::RouterReport>(1);
     s.x_rows = a.take_array<int32_t>(chunk * c.num_experts_per_tok);
     s.slot_rows = a.take_array<int32_t>(chunk * c.num_experts_per_tok);
-    if (c.num_hash_layers > 0) s.given_ids = a.take_array<int32_t>(chunk * c.num_experts_per_tok);
+    if (c.num_hash_layers > 0) s.given_ids = a.take_array<int32_t>(c.num_hash_layers * chunk * c.num_experts_per_tok);
     s.slots = a.take_matrix(DType::kF32, chunk * c.num_experts_per_tok, c.hidden_size);
   }
   s.last_x = a.take_matrix(DType::kF32, 1, c.hidden_size);
@@ -61,6 +61,7 @@ HostScratch HostScratch::carve(Arena& a, const ModelConfig& c, int64_t chunk) {
   s.sin = a.take_array<float>(chunk * (c.head_dim / 2));
   if (c.num_experts > 0) {
     s.route_ids = a.take_array<int32_t>(chunk * c.num_experts_per_tok);
+    s.given_ids = a.take_array<int32_t>(c.num_hash_layers * chunk * c.num_experts_per_tok);
     s.report = a.take_array<ops::RouterReport>(1);
     s.x_rows = a.take_array<int32_t>(chunk * c.num_experts_per_tok);
     s.slot_rows = a.take_array<int32_t>(chunk * c.num_experts_per_tok);
@@ -83,6 +84,7 @@ Status ForwardPass::run(const Arch& arch) {
   const Scratch& s = parts_.scratch;
   Stream& stream = *parts_.ops.stream;
   PM_RETURN_IF_ERROR(embed());
+  if (parts_.config.num_hash_layers > 0) PM_RETURN_IF_ERROR(route_by_token());
 
   parts_.rope.fill(first_position_, tokens_, parts_.host.cos, parts_.host.sin);
   const size_t table_bytes = static_cast<size_t>(tokens_ * parts_.rope.rotary_dim() / 2) * sizeof(float);
@@ -102,6 +104,26 @@ Status ForwardPass::run(const Arch& arch) {
   }
   PM_RETURN_IF_ERROR(replay_hidden(static_cast<int>(parts_.weights.layers.size())));
   return has_streams ? layers::collapse_head(*this) : ok_status();
+}
+
+Status ForwardPass::route_by_token() {
+  const Scratch& s = parts_.scratch;
+  const int64_t top_k = parts_.options.router.top_k, num_ids = tokens_ * top_k;
+  for (int64_t i = 0; i < parts_.config.num_hash_layers; ++i) {
+    int32_t* const ids = s.given_ids + i * num_ids;
+    PM_RETURN_IF_ERROR(ops::expert_table(parts_.ops, {.table = parts_.weights.layers[static_cast<size_t>(i)].expert_table, .tokens = s.ids, .rows = tokens_,
+                                                      .top_k = top_k, .out = ids}));
+    PM_RETURN_IF_ERROR(parts_.ops.stream->copy_to_host(parts_.host.given_ids + i * num_ids, ids, static_cast<size_t>(num_ids) * sizeof(int32_t)));
+  }
+  PM_RETURN_IF_ERROR(parts_.ops.stream->synchronize());
+  for (int64_t i = 0; i < parts_.config.num_hash_layers; ++i) PM_RETURN_IF_ERROR(prefetch_hash_layer(static_cast<int>(i)));
+  return ok_status();
+}
+
+Status ForwardPass::prefetch_hash_layer(int hash_layer) {
+  const int64_t num_ids = tokens_ * parts_.options.router.top_k;
+  return parts_.experts->prefetch(parts_.weights.layers[static_cast<size_t>(hash_layer)].moe_layer_idx,
+                                  {parts_.host.given_ids + hash_layer * num_ids, static_cast<size_t>(num_ids)});
 }
 
 Status ForwardPass::embed() {
@@ -242,13 +264,10 @@ Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
 
   PM_RETURN_IF_ERROR(record_mlp_input(layer_idx));
   PM_RETURN_IF_ERROR(ops::matmul(parts_.ops, {.x = rows(s.x_f32), .w = w.router, .y = rows(s.router_logits)}));
-  if (w.expert_table != nullptr) {
-    PM_RETURN_IF_ERROR(ops::expert_table(parts_.ops, {.table = w.expert_table, .tokens = s.ids, .rows = tokens_, .top_k = contract.top_k, .out = s.given_ids}));
-  }
   PM_RETURN_IF_ERROR(ops::route(parts_.ops, {.contract = contract,
                                              .logits = rows(s.router_logits),
                                              .bias = w.router_bias,
-                                             .given_ids = w.expert_table != nullptr ? s.given_ids : nullptr,
+                                             .given_ids = w.expert_table != nullptr ? s.given_ids + layer_idx * tokens_ * contract.top_k : nullptr,
                                              .noise = {.enabled = parts_.options.route_noise,
                                                        .seed = parts_.options.route_noise_seed,
                                                        .layer = static_cast<uint32_t>(layer_idx)},
@@ -270,6 +289,8 @@ Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
                       {host.slot_rows, num_slots}, {host.active, static_cast<size_t>(contract.num_experts)});
   for (size_t r = 0; r < num_slots; ++r) host.x_rows[r] = host.slot_rows[r] / contract.top_k;
   PM_RETURN_IF_ERROR(parts_.experts->begin(w.moe_layer_idx, {host.active, static_cast<size_t>(num_active)}));
+  // What did not fit when the pass began may fit now.
+  if (layer_idx + 1 < parts_.config.num_hash_layers) PM_RETURN_IF_ERROR(prefetch_hash_layer(layer_idx + 1));
   PM_RETURN_IF_ERROR(stream.copy_to_device(s.x_rows, host.x_rows, num_slots * sizeof(int32_t)));
   PM_RETURN_IF_ERROR(stream.copy_to_device(s.slot_rows, host.slot_rows, num_slots * sizeof(int32_t)));
 

@@ -44,7 +44,7 @@ struct Scratch {
   ops::RouterReport* report = nullptr;
   int32_t* x_rows = nullptr;     // [chunk * top_k] token of each expert row
   int32_t* slot_rows = nullptr;  // [chunk * top_k] slot of each expert row
-  int32_t* given_ids = nullptr;  // [chunk, top_k] experts that follow from the token ids
+  int32_t* given_ids = nullptr;  // [num_hash_layers, chunk, top_k] experts that follow from the token ids
   Tensor slots;                  // [chunk * top_k, hidden] expert outputs
   Tensor last_x;                 // [1, hidden] final norm of one row
   Tensor logits;                 // [1, vocab]
@@ -60,6 +60,7 @@ struct HostScratch {
   float* cos = nullptr;
   float* sin = nullptr;
   int32_t* route_ids = nullptr;
+  int32_t* given_ids = nullptr;
   ops::RouterReport* report = nullptr;
   int32_t* x_rows = nullptr;
   int32_t* slot_rows = nullptr;
@@ -144,6 +145,9 @@ class ForwardPass {
   Tensor x_for(const Weight& weight) const { return rows(use_bf16(weight) ? parts_.scratch.x_bf16 : parts_.scratch.x_f32); }
   Status embed();
   Status head_logits(int64_t token);
+  // Experts of the layers whose routes follow from the token ids, into given_ids; their reads begin.
+  Status route_by_token();
+  Status prefetch_hash_layer(int hash_layer);
   Status check_routes(int layer_idx);
   // Trace points and replay (forward_trace.cc). Nothing happens without a sink or a source.
   Status record(int layer_idx, const char* what, const Tensor& rows);

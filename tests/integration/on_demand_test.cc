@@ -207,9 +207,15 @@ TEST_P(OnDemand, EveryFailingReadIsNamedAndTheEngineGoesOn) {
         if (is_short) return size_t{0};
         return error(StatusCode::kIo, "{}: pread: Input/output error", call.path);
       });
+      const uint64_t dropped = (*engine)->stats().experts.prefetch_failed;
       const auto failed = run(**engine);
       model_.fs.set_hook({});
       if (!fired) break;
+      if (failed.ok() && (*engine)->stats().experts.prefetch_failed > dropped) {
+        // An expert was being read ahead: its layer read it again.
+        EXPECT_TRUE(same_bits(*failed, *expected));
+        continue;
+      }
       ASSERT_FALSE(failed.ok());
       EXPECT_EQ(failed.status().code(), is_short ? StatusCode::kCorrupt : StatusCode::kIo) << failed.status().to_string();
       EXPECT_THAT(failed.status().message(),
