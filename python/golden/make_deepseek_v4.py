@@ -20,7 +20,7 @@ common.quiet()
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
-from safetensors.torch import load_file, save_file  # noqa: E402
+from safetensors.torch import save_file  # noqa: E402
 
 import deepseek_v4_reference as reference  # noqa: E402
 
@@ -199,6 +199,54 @@ def stored_bf16(weights):
     return {k: v if v.dtype == torch.int64 or any(f in k for f in f32) else v.to(torch.bfloat16) for k, v in weights.items()}
 
 
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+PLAIN = ("embed", "head", "norm", "gate.", "compressor.", "weights_proj", "hc_", "attn_sink", "ape")
+
+
+def power_of_two(amax, largest):
+    """The exponent of the smallest power of two s with amax / s <= largest."""
+    return torch.ceil(torch.log2(amax.clamp(min=1e-30) / largest)).clamp(-127, 127)
+
+
+def to_fp8(w):
+    """E4M3 codes and one E8M0 scale for every 128 x 128 block, partial at the edges; and what they mean."""
+    rows, columns = w.shape
+    codes, meaning = torch.zeros(rows, columns), torch.zeros(rows, columns)
+    exponents = torch.zeros(-(-rows // 128), -(-columns // 128))
+    for i in range(exponents.shape[0]):
+        for j in range(exponents.shape[1]):
+            at = (slice(128 * i, 128 * i + 128), slice(128 * j, 128 * j + 128))
+            exponents[i, j] = power_of_two(w[at].abs().max(), 448)
+            codes[at] = (w[at] * 2.0 ** -exponents[i, j]).to(torch.float8_e4m3fn).float()
+            meaning[at] = codes[at] * 2.0 ** exponents[i, j]
+    return codes.to(torch.float8_e4m3fn), (exponents + 127).to(torch.uint8).view(torch.float8_e8m0fnu), meaning
+
+
+def to_fp4(w):
+    """E2M1 codes, two to a byte (even column low), one E8M0 scale for every 32 columns of a row; and what they mean."""
+    rows, columns = w.shape
+    groups = w.view(rows, columns // 32, 32)
+    exponents = power_of_two(groups.abs().amax(-1), 6)
+    exponents[0, 0] = -127  # byte 0: 2^-127, a denormal; whatever its codes, next to nothing
+    scaled = torch.where((exponents == -127)[..., None], groups * 2.0, groups * 2.0 ** -exponents[..., None])
+    index = (scaled.abs()[..., None] - E2M1).abs().argmin(-1)
+    codes = (index + 8 * (scaled < 0)).view(rows, columns).to(torch.uint8)
+    meaning = (torch.where(scaled < 0, -E2M1[index], E2M1[index]).double() * 2.0 ** exponents.double()[..., None]).float().view(rows, columns)
+    return (codes[:, 0::2] | codes[:, 1::2] << 4).view(torch.int8), (exponents + 127).to(torch.uint8).view(torch.float8_e8m0fnu), meaning
+
+
+def stored_quantised(weights):
+    """As published: experts FP4, the other matrices FP8, what is never quantised BF16 or F32. Returns (stored, meaning)."""
+    stored, meaning = {}, {}
+    for name, w in stored_bf16(weights).items():
+        if not name.endswith(".weight") or w.dim() != 2 or any(p in name for p in PLAIN):
+            stored[name], meaning[name] = w, w if w.dtype == torch.int64 else w.float()
+            continue
+        pack = to_fp4 if ".experts." in name else to_fp8
+        stored[name], stored[name.removesuffix("weight") + "scale"], meaning[name] = pack(weights[name])
+    return stored, meaning
+
+
 def write_folder(folder, config, weights):
     common.write_json(folder / "config.json", config, indent=2)
     save_file(dict(sorted(weights.items())), folder / "model.safetensors", metadata={"format": "pt"})
@@ -293,7 +341,7 @@ def make_tokens(vocab, count, seed):
 
 
 class Case:
-    def __init__(self, folder, config, what, *, write=write_folder, store=lambda w: w, count=40, mtp=False, seed_name=None, mistakes=False,
+    def __init__(self, folder, config, what, *, write=write_folder, store=None, count=40, mtp=False, seed_name=None, mistakes=False,
                  keep_hidden=True):
         self.folder, self.config, self.what, self.write, self.store, self.count, self.mtp = folder, config, what, write, store, count, mtp
         self.seed_name, self.mistakes, self.keep_hidden = seed_name or folder, mistakes, keep_hidden
@@ -325,8 +373,15 @@ def cases():
              write=write_v5_saved(True), seed_name="deepseek_v4_base"),
         Case("deepseek_v4_v5saved", v5_config(), "save_pretrained(): native names, config as transformers writes it",
              write=write_v5_saved(False), seed_name="deepseek_v4_base"),
+        Case("deepseek_v4_fp4", native_config(hidden_size=64, moe_intermediate_size=32, num_hidden_layers=3, compress_ratios=[0, 4, 128, 0], o_lora_rank=128,
+                                              q_lora_rank=40, swiglu_limit=10.0, quantization_config={
+                                                  "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "scale_fmt": "ue8m0",
+                                                  "weight_block_size": [128, 128]}),
+             "stored as published: experts in FP4 (I8) with a scale for every 32 columns, other matrices in FP8 with 128 x 128 scales; expected values from "
+             "the same numbers in fp32, which they are exactly", store=stored_quantised, count=140),
         Case("deepseek_v4_bf16", native_config(num_hidden_layers=3, compress_ratios=[1, 4, 128]), "stored BF16 with the F32 tensors of a published checkpoint; "
-             "ratio 1 means window only", store=stored_bf16, count=140),
+             "ratio 1 means window only", store=lambda w: (stored_bf16(w), {k: v if v.dtype == torch.int64 else v.float() for k, v in stored_bf16(w).items()}),
+             count=140),
     ]
 
 
@@ -334,10 +389,10 @@ def expected_of(case, folder, weights, tokens, seed):
     shape = shape_of(case.config)
     oracle = folder
     temp = tempfile.TemporaryDirectory()
-    if 1 in case.config.get("compress_ratios", []):  # transformers knows 0 only; one server writes 1
+    if case.store:  # in plain numbers; transformers knows ratio 0 only, one server writes 1
         oracle = pathlib.Path(temp.name)
-        write_folder(oracle, {**case.config, "compress_ratios": [0 if r == 1 else r for r in case.config["compress_ratios"]]},
-                     load_file(folder / "model.safetensors"))
+        config = {k: v for k, v in case.config.items() if k != "quantization_config"}
+        write_folder(oracle, {**config, "compress_ratios": [0 if r == 1 else r for r in case.config["compress_ratios"]]}, weights)
     model = load(oracle)
     values = trace(model, tokens)
     exact = reference.Reference(shape, weights)
@@ -381,10 +436,10 @@ def make(root, only):
             folder = root / case.folder
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            stored = case.store(make_weights(shape, seed, case.mtp))
+            made = make_weights(shape, seed, case.mtp)
+            stored, weights = case.store(made) if case.store else (made, made)
             case.write(folder, case.config, stored)
             tokens = make_tokens(shape["vocab"], case.count, seed)
-            weights = {k: v if v.dtype == torch.int64 else v.float() for k, v in stored.items()}
             tensors, metadata, numbers, good = expected_of(case, folder, weights, tokens, seed)
             if good:
                 break

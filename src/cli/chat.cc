@@ -123,7 +123,13 @@ Status Chat::answer(std::string message, bool& running) {
 
 int talk(const Flags& f, const EngineOptions& options, const SamplerOptions& sampling, Json variables) {
   Result<ChatTemplate> chat_template = ChatTemplate::load(FileSystem::real(), options.model_dir, f.template_name);
-  if (!chat_template.ok()) return report(kName, chat_template.status());
+  const MessageEncoding* encoding = nullptr;
+  if (!chat_template.ok() && chat_template.status().code() == StatusCode::kNotFound && f.template_name.empty()) {
+    Result<ModelConfig> config = read_model_config(FileSystem::real(), options.model_dir);
+    if (!config.ok()) return report(kName, config.status());
+    encoding = find_message_encoding(config->model_type);
+  }
+  if (!chat_template.ok() && encoding == nullptr) return report(kName, chat_template.status());
   Result<std::unique_ptr<Engine>> loaded = load_with_progress(options, !f.engine.log.no_progress);
   if (!loaded.ok()) return report(kName, loaded.status());
   Engine& engine = **loaded;
@@ -132,7 +138,8 @@ int talk(const Flags& f, const EngineOptions& options, const SamplerOptions& sam
   if (!session.ok()) return report(kName, session.status());
   Result<Sampler> sampler = Sampler::make(sampling, engine.config().vocab_size, num_token_ids(engine));
   if (!sampler.ok()) return report(kName, sampler.status());
-  Conversation conversation(*engine.tokenizer(), std::move(*chat_template), std::move(variables));
+  Conversation conversation = encoding != nullptr ? Conversation(*engine.tokenizer(), *encoding, std::move(variables))
+                                                  : Conversation(*engine.tokenizer(), std::move(*chat_template), std::move(variables));
   conversation.set_system(f.system);
   Chat chat(f, engine, **session, *sampler, conversation);
 
@@ -176,7 +183,7 @@ int run_chat(int argc, char** argv) {
   args.option("-n,--max-tokens", f.max_tokens, "tokens of an answer at most (default: 1024)");
   args.option("--system", f.system, "system message");
   args.option("--template", f.template_name, "name of the chat template, where the model has several");
-  args.list("--template-var", f.template_variables, "NAME=VALUE for the template, e.g. enable_thinking=false; repeatable");
+  args.list("--template-var", f.template_variables, "NAME=VALUE for the template, e.g. enable_thinking=false or, for DeepSeek-V4, reasoning_effort=low; repeatable");
   f.stats.declare(args);
   if (auto code = args.parse(argc, argv)) return *code;
   if (f.max_tokens < 1) return usage_error(kName, format("--max-tokens {}: expected 1 or more", f.max_tokens));

@@ -34,6 +34,17 @@ Json message(const char* role, const std::string& content) {
 Conversation::Conversation(const Tokenizer& tokenizer, ChatTemplate chat_template, Json template_variables)
     : tokenizer_(tokenizer), template_(std::move(chat_template)), variables_(std::move(template_variables)) {}
 
+Conversation::Conversation(const Tokenizer& tokenizer, const MessageEncoding& encoding, Json variables)
+    : tokenizer_(tokenizer), encoding_(&encoding), variables_(std::move(variables)) {}
+
+Result<std::vector<int32_t>> Conversation::encoded_ids() const {
+  ChatRequest request{.extra = variables_};
+  if (!system_.empty()) request.messages.push_back(message("system", system_));
+  for (const Message& m : messages_) request.messages.push_back(m.is_user ? message("user", m.text) : encoding_->parse_answer(m.text));
+  PM_ASSIGN_OR_RETURN(const std::vector<PromptPiece> pieces, encoding_->render(request));
+  return encode_pieces(tokenizer_, pieces);
+}
+
 bool Conversation::holds_added_token(const std::string& text) const {
   // By encoding it: a normalizer can turn other characters into a token's text.
   const Result<std::vector<int32_t>> ids = tokenizer_.encode(text, {.replace_invalid = true});
@@ -45,6 +56,7 @@ bool Conversation::holds_added_token(const std::string& text) const {
 }
 
 Result<std::vector<int32_t>> Conversation::ids() const {
+  if (encoding_ != nullptr) return encoded_ids();
   ChatRequest request{.extra = variables_, .clock = clock_now()};
   std::vector<const std::string*> guarded;
   const auto add = [&](const char* role, const std::string& text, bool from_user) {
@@ -57,7 +69,7 @@ Result<std::vector<int32_t>> Conversation::ids() const {
   };
   if (!system_.empty()) add("system", system_, true);
   for (const Message& m : messages_) add(m.is_user ? "user" : "assistant", m.text, m.is_user);
-  PM_ASSIGN_OR_RETURN(const std::string rendered, template_.render_chat(request));
+  PM_ASSIGN_OR_RETURN(const std::string rendered, template_->render_chat(request));
 
   std::vector<int32_t> ids;
   const auto append = [&](std::string_view text, EncodeOptions options) -> Status {
