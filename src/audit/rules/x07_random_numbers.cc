@@ -32,19 +32,27 @@ bool is_random(const Expr& call) {
   return call.full_name.empty() && call.callee()->is(ExprKind::kAttribute) && is_one_of(call.last_name(), {"exponential_", "uniform_", "normal_"});
 }
 
+// In a function or class whose name says gate or router. Tests, and what makes inputs and weights, seed before every case, as they
+// should.
 bool in_routing(const Expr& e) {
   const Stmt* function = python::enclosing_function(e);
-  const Stmt* owner = python::enclosing_class(e);
-  const auto routes = [](std::string_view name) { return contains_any(name, {"rout", "gate", "gating", "moe"}) && !contains_any(name, {"init", "reset", "test", "bench", "delegate", "aggregate"}); };
-  if (!function || contains_any(function->name, {"init", "reset", "test"})) return false;
-  return routes(function->name) || (owner && routes(owner->name));
+  if (!function || contains_any(function->name, {"init", "reset", "make", "create", "build", "input", "baseline", "random", "data"})) return false;
+  bool routes = false;
+  for (const Stmt* s = e.stmt; s; s = s->parent) {
+    if (s->kind != python::StmtKind::kFunction && s->kind != python::StmtKind::kClass) continue;
+    if (contains_any(s->name, {"test", "bench"})) return false;
+    routes |= contains_any(s->name, {"rout", "gate", "gating", "moe"}) && !contains_any(s->name, {"delegate", "aggregate"});
+  }
+  return routes;
 }
 
 bool only_while_training(const Expr& e) {
+  const auto training = [](const Expr& x) { return (x.is(ExprKind::kName) || x.is(ExprKind::kAttribute)) && contains_any(x.text, {"training", "is_train"}); };
   for (const python::Guard& g : python::guards(e)) {
-    if (python::find_within(*g.condition, [](const Expr& x) { return (x.is(ExprKind::kName) || x.is(ExprKind::kAttribute)) && contains_any(x.text, {"train"}); })) return true;
+    if (python::find_within(*g.condition, training)) return true;
   }
-  return false;
+  // noise * self.training
+  return e.stmt && python::find_within(*e.stmt, training, false);
 }
 
 // Does the noise reach a top-k or argmax of the same function?
@@ -65,7 +73,7 @@ std::string_view device_of(const Expr& call) {
   return {};
 }
 
-void check_seed(const Expr& call, bool seeds_every_device, Report& out) {
+void check_seed(const Expr& call, bool seeds_every_device, std::string_view path, Report& out) {
   for (size_t i = 1; i < call.children.size(); ++i) {
     const Expr* hash = python::flows_from(*call.children[i], [](const Expr& e) { return is_builtin_hash(e); });
     if (!hash || hash->children.size() < 2) continue;
@@ -75,7 +83,7 @@ void check_seed(const Expr& call, bool seeds_every_device, Report& out) {
                  : "the seed comes from the built-in hash(): where a text is hashed it differs between processes");
     return;
   }
-  if (in_routing(call) && !only_while_training(call)) {
+  if (!contains_any(path, {"test"}) && in_routing(call) && !only_while_training(call)) {
     out.add(call, Confidence::kLikely, "seeding inside the routing code repeats the same numbers at every call, and depends on how a batch is cut into calls");
     return;
   }
@@ -90,7 +98,7 @@ void python_file(const python::Module& m, Report& out) {
   bool seeds_every_device = false;
   for (const Expr* c : m.calls()) seeds_every_device |= c->full_name == "torch.manual_seed" || c->full_name == "transformers.set_seed";
   for (const Expr* c : m.calls()) {
-    if (is_seeding(*c)) check_seed(*c, seeds_every_device, out);
+    if (is_seeding(*c)) check_seed(*c, seeds_every_device, m.unit().path, out);
     if (is_random(*c) && in_routing(*c) && !only_while_training(*c) && reaches_choice(*c, m)) {
       out.add(*c, Confidence::kLikely, "noise decides which experts a token gets, also at inference: the devices draw different numbers, so the routes differ")
           .fix = "Add route noise only under self.training; draw it from a counter-based generator keyed by seed, layer, step and token.";
@@ -103,7 +111,7 @@ void python_file(const python::Module& m, Report& out) {
       const auto drawn = [](const Expr& e) { return is_random(e) || e.full_name == "torch.multinomial" || e.full_name == "torch.bernoulli" || e.full_name == "torch.nn.functional.dropout"; };
       const Expr* ra = python::flows_from(*a, drawn);
       const Expr* rb = python::flows_from(*b, drawn);
-      if (ra && rb && ra != rb && device_of(*ra) != device_of(*rb)) {
+      if (ra && rb && ra != rb && !device_of(*ra).empty() && !device_of(*rb).empty() && device_of(*ra) != device_of(*rb)) {
         out.add(*c, Confidence::kLikely, "random numbers of two devices are compared; equal seeds do not give equal numbers on different devices")
             .fix = "Draw once on the CPU and copy to both devices.";
       }

@@ -11,6 +11,9 @@ using python::Expr;
 using python::ExprKind;
 
 constexpr auto is_choice = [](const Expr& e) -> bool {
+  // torch.sort(x).values: equal whatever the order of ties.
+  if (e.parent && e.parent->is(ExprKind::kAttribute) && e.parent->text == "values") return false;
+  if (e.parent && e.parent->is(ExprKind::kSubscript) && e.parent->children[0] == &e && e.parent->children[1]->is(ExprKind::kNumber) && e.parent->children[1]->text == "0") return false;
   return e.is(ExprKind::kCall) && is_one_of(e.last_name(), {"topk", "argsort", "sort", "argmax", "npu_moe_gating_top_k", "npu_moe_gating_top_k_softmax", "npu_moe_gating_top_k_softmax_v2"}) &&
          (e.full_name.empty() ? e.callee()->is(ExprKind::kAttribute) : python::is_under(e, "torch") || python::is_under(e, "torch_npu"));
 };

@@ -16,12 +16,19 @@ using python::Stmt;
 constexpr auto is_rank = [](const Expr& e) -> bool {
   if (e.is(ExprKind::kCall)) return is_one_of(e.last_name(), {"get_rank", "get_global_rank", "is_main_process", "is_rank_0", "is_rank_zero", "is_master"});
   if (!e.is(ExprKind::kName) && !e.is(ExprKind::kAttribute)) return false;
+  if (e.parent && e.parent->is(ExprKind::kCall) && e.parent->callee() == &e) return false;  // said by the call
   return e.text == "rank" || e.text.ends_with("_rank") || is_one_of(e.text, {"is_main_process", "is_rank_0", "is_rank_zero", "is_master"});
 };
 
 // rank == 0, not is_main_process(), dist.get_rank() in (0, -1); not `rank is None`.
 const Expr* rank_in(const Expr& condition) {
-  if (condition.is(ExprKind::kCompare) && condition.text.starts_with("is")) return nullptr;
+  if (condition.is(ExprKind::kCompare)) {
+    if (condition.text.starts_with("is")) return nullptr;
+    // rank >= 0, rank != -1: is this a distributed run at all?
+    const Expr& right = *condition.children[1];
+    const bool minus_one = right.is(ExprKind::kUnary) && right.text == "-";
+    if (minus_one || (condition.text == ">=" && right.is(ExprKind::kNumber) && right.text == "0")) return nullptr;
+  }
   if (condition.is(ExprKind::kBool)) {
     for (const Expr* c : condition.children) {
       if (const Expr* r = rank_in(*c)) return r;
@@ -74,11 +81,28 @@ bool meets_elsewhere(const Expr& call, const python::Module& m) {
   return under_rank >= 2 && in_function >= 2;
 }
 
+// `if rank ...: raise` before it: that rank ends, and the job with it; nobody waits for it in silence.
+bool ends_the_process(const Guard& g, const Expr& call) {
+  const Stmt* s = g.condition->stmt;
+  for (const Stmt* p = call.stmt; p; p = p->parent) {
+    if (p == s) return false;  // around the call
+    for (const Stmt* c = p->previous_clause; c; c = c->previous_clause) {
+      if (c == s) return false;
+    }
+  }
+  for (const Stmt* b : s->body) {
+    if (b->kind == python::StmtKind::kRaise || b->kind == python::StmtKind::kAssert) return true;
+    if (b->kind == python::StmtKind::kExpr && python::find_within(*b, [](const Expr& e) { return e.is(ExprKind::kCall) && is_one_of(e.last_name(), {"exit", "_exit", "abort", "kill"}); })) return true;
+  }
+  return false;
+}
+
 void check_guards(const Expr& call, const python::Module& m, Report& out) {
   const bool makes_group = is_one_of(call.last_name(), {"new_group", "new_subgroups"});
   if (!makes_group && !group_of(call).empty()) return;  // a condition on the rank may well be membership of that group
   for (const Guard& g : python::guards(call)) {
     if (const Expr* r = rank_in(*g.condition)) {
+      if (ends_the_process(g, call)) continue;
       if (other_branch_calls_too(call) || meets_elsewhere(call, m)) return;
       const bool exact = g.condition->is(ExprKind::kCompare) || g.condition->is(ExprKind::kCall);
       const bool resolved = call.resolution == python::Resolution::kImported;

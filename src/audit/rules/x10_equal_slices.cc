@@ -17,7 +17,7 @@ constexpr auto is_choice = [](const Expr& e) -> bool {
 
 // "flat_indices", "topk_ids", "routing": ids of experts, not counts or sizes of them, not their data.
 bool is_route_name(std::string_view name) {
-  if (contains_any(name, {"count", "num", "split", "size", "cap", "pad"})) return false;
+  if (contains_any(name, {"count", "num", "split", "size", "cap", "pad", "per_"})) return false;
   const std::string s = lower(name);
   size_t begin = 0;
   while (begin <= s.size()) {
@@ -39,7 +39,9 @@ void python_file(const python::Module& m, Report& out) {
     const Expr* named = python::flows_from(*input, [](const Expr& e) { return (e.is(ExprKind::kName) || e.is(ExprKind::kAttribute)) && is_route_name(e.text); });
     // Counts of ids are a number per rank: equal slices are right for them. Rows ordered by ids are not ids (row 4 sees to them).
     const Expr* derived = python::flows_from(*input, [](const Expr& e) { return e.is(ExprKind::kCall) && is_one_of(e.last_name(), {"bincount", "histc", "sum", "count_nonzero", "scatter_add", "scatter_add_", "unique", "argsort", "sort", "index_select", "gather"}); });
-    if (!named || derived) continue;
+    // "tokens_per_expert", "send_counts".
+    const std::string_view own = input->last_name();
+    if (!named || derived || contains_any(own, {"per_", "count", "num_", "sizes", "splits"})) continue;
     Finding& f = out.add(*c, choice && c->resolution == python::Resolution::kImported ? Confidence::kCertain : Confidence::kLikely,
                          "ids of chosen experts are sent in equal slices; a slice by position is not the slice for that rank's experts, so tokens reach the wrong expert whenever loads differ");
     f.related.push_back(out.related((choice ? choice : named)->span, "the ids"));

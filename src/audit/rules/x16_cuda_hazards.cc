@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // X16. Style: calls, launches and constants of CUDA C++.
+#include <algorithm>
+
 #include "audit/rule.h"
 #include "audit/rules/words.h"
 
@@ -24,6 +26,14 @@ void check_warp_arithmetic(const cpp::File& f, Report& out) {
   }
 }
 
+// The same loop allocates: a buffer per round, not the clean-up of many.
+bool allocates_in(const cpp::File& f, int loop) {
+  for (const cpp::Call& c : f.calls()) {
+    if (f.tokens()[c.token].loop == loop && is_one_of(c.name, {"cudaMalloc", "cudaMallocManaged"})) return true;
+  }
+  return false;
+}
+
 void check_calls(const cpp::File& f, Report& out) {
   bool pins = false;
   for (const cpp::Call& c : f.calls()) pins |= is_one_of(c.last, {"cudaMallocHost", "cudaHostAlloc", "cudaHostRegister", "pin_memory", "pinned_memory"});
@@ -31,11 +41,12 @@ void check_calls(const cpp::File& f, Report& out) {
     if (c.is_member) continue;
     const int loop = f.tokens()[c.token].loop;
     if (is_one_of(c.name, {"__shfl", "__shfl_up", "__shfl_down", "__shfl_xor", "__ballot", "__any", "__all"})) {
-      if (f.runs_under(f.tokens()[c.token].condition, {"USE_ROCM", "__HIP__", "__HIP_PLATFORM_AMD__", "__HIPCC__"})) continue;
+      const auto conditions = f.conditions_of(f.tokens()[c.token].condition);
+      if (std::any_of(conditions.begin(), conditions.end(), [](std::string_view s) { return contains_any(s, {"hip", "rocm", "__cuda_arch__", "cuda_version"}); })) continue;
       Finding& finding = out.add(c.name_span, Confidence::kCertain, std::string(c.name) + " without a mask was removed from CUDA itself (9.0, since Volta); the lanes it assumed in step need not be");
       finding.severity = Severity::kBlocks;
       finding.fix = "On CUDA " + std::string(c.name) + "_sync with a mask; on CANN a vector-core reduction (ReduceSum, WholeReduceMax) in Ascend C.";
-    } else if (c.name == "cudaFree" && loop >= 0) {
+    } else if (c.name == "cudaFree" && loop >= 0 && allocates_in(f, loop)) {
       Finding& finding = out.add(c.name_span, Confidence::kLikely, "cudaFree in a loop waits for the device at every round; code that relied on that order loses it elsewhere");
       finding.severity = Severity::kPerformance;
       finding.fix = "Keep one workspace for the loop; where order is needed say so with an event (aclrtRecordEvent, aclrtStreamWaitEvent).";
