@@ -51,8 +51,10 @@ bool only_while_training(const Expr& e) {
   for (const python::Guard& g : python::guards(e)) {
     if (python::find_within(*g.condition, training)) return true;
   }
-  // noise * self.training
-  return e.stmt && python::find_within(*e.stmt, training, false);
+  // noise * self.training, perhaps by way of the noise's width.
+  const Expr* whole = &e;
+  while (whole->parent) whole = whole->parent;
+  return python::flows_from(*whole, training) != nullptr;
 }
 
 // Does the noise reach a top-k or argmax of the same function?
