@@ -5,7 +5,7 @@ set(PM_BUILD_BENCH OFF)
 set(PM_BUILD_FUZZERS OFF)
 
 # The rooms that these commands stand on.
-list(FILTER PM_SOURCES INCLUDE REGEX "/src/(base|tensor|checkpoint|verify|audit|doctor)/|/src/memory/memory_limit")
+list(FILTER PM_SOURCES INCLUDE REGEX "/src/(base|tensor|checkpoint|verify|audit|doctor)/|/src/memory/memory_limit|/src/ops/moe/route_reference")
 
 function(pm_keep_tool_commands list)
   set(kept ${${list}})
