@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Row 20. Style: a table of packages, seen as imports, pins and includes; kernels and build calls.
+#include <algorithm>
+
 #include "audit/rule.h"
 #include "audit/rules/words.h"
 
@@ -63,9 +65,9 @@ void python_file(const python::Module& m, Report& out) {
       const Package* p = of_module(from ? s->name : i.name);
       if (!p && from && !s->name.empty()) p = of_module(std::string(s->name) + "." + std::string(i.name));
       if (!p) continue;
-      Finding& f = say(out.add(from ? s->header : i.span, Confidence::kCertain, std::string(p->module) + " is built on CUDA and does not load where there is none"), *p);
       // Optional: whoever wrote it has another way.
-      if (python::failure_is_caught(*s) || python::runs_only_on_cuda(*s)) f.severity = Severity::kInfo;
+      const bool optional = python::failure_is_caught(*s) || python::runs_only_on_cuda(*s);
+      out.note(optional ? "optional" : "required", std::string(p->module), from ? s->header : i.span);
       if (from) break;
     }
   }
@@ -75,6 +77,19 @@ void python_file(const python::Module& m, Report& out) {
       const bool inline_cuda = c->keyword("cuda_sources") != nullptr;
       const bool files = python::find_within(*c, [](const Expr& e) { return e.is(ExprKind::kString) && (e.text.ends_with(".cu") || e.text.ends_with(".cuh")); }) != nullptr;
       if (inline_cuda || files) out.add(*c, "CUDA sources are compiled at run time; it cannot be done for CANN");
+    }
+  }
+}
+
+// Imports, but for those of the package that is being audited: its kernels are found where they are.
+void whole_tree(const Tree& tree, Report& out) {
+  for (const char* key : {"required", "optional"}) {
+    for (const Located<Note>* n : tree.notes_of("R20", key)) {
+      const Package* p = of_module(n->value.value);
+      const std::string own = std::string(p->module.substr(0, p->module.find('.'))) + "/__init__.py";
+      if (std::any_of(tree.files.begin(), tree.files.end(), [&](const std::string& f) { return f == own || f.ends_with("/" + own); })) continue;
+      Finding& f = say(out.add(*n, Confidence::kCertain, std::string(p->module) + " is built on CUDA and does not load where there is none"), *p);
+      if (n->value.key == "optional") f.severity = Severity::kInfo;
     }
   }
 }
@@ -137,6 +152,7 @@ const Rule& r20_cuda_extensions() {
       .python = python_file,
       .cpp = cpp_file,
       .config = config_file,
+      .tree = whole_tree,
   };
   return kRule;
 }
