@@ -49,7 +49,7 @@ class DenseLoader {
               FunctionRef<void(uint64_t)> progress) {
     const TensorEntry& entry = *b.entry;
     Sha256 hash;
-    if (b.matrix == nullptr) {
+    if (b.vector != nullptr || b.table != nullptr) {
       PM_RETURN_IF_ERROR(load_converted(b, destination, stream, hash, progress));
     } else {
       for (uint64_t done = 0; done < entry.size_bytes;) {
