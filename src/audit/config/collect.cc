@@ -12,7 +12,11 @@ bool one_of(std::string_view s, std::initializer_list<std::string_view> list) { 
 
 // The last key of a path, indices dropped: "jobs.build.steps[0]" -> "steps".
 std::string_view last_key(std::string_view path) {
-  while (path.ends_with(']')) path = path.substr(0, path.rfind('['));
+  while (path.ends_with(']')) {
+    const size_t open = path.rfind('[');
+    if (open == path.npos) break;  // a key that ends so: "shape]"
+    path = path.substr(0, open);
+  }
   const size_t dot = path.rfind('.');
   return dot == path.npos ? path : path.substr(dot + 1);
 }

@@ -31,7 +31,14 @@ std::optional<AllToAll> all_to_all(const Expr& call) {
   const std::string_view name = call.last_name();
   AllToAll a;
   a.is_torch = python::is_under(call, "torch.distributed") && (name == "all_to_all_single" || name == "all_to_all");
-  if (a.is_torch) {
+  // The functional form: all_to_all_single(input, output_split_sizes, input_split_sizes, group).
+  const bool functional = a.is_torch && contains(call.full_name, "functional_collectives");
+  if (functional) {
+    a.is_torch = false;
+    a.input = call.argument(0, "self");
+    a.output_splits = call.argument(1, "output_split_sizes");
+    a.input_splits = call.argument(2, "input_split_sizes");
+  } else if (a.is_torch) {
     a.output = call.argument(0, name == "all_to_all" ? "output_tensor_list" : "output");
     a.input = call.argument(1, name == "all_to_all" ? "input_tensor_list" : "input");
     if (name == "all_to_all_single") {

@@ -111,17 +111,23 @@ const Expr* expert_ids_of(const Expr& tensor) {
 const Expr* index_use(const Module& m, const Expr& source) {
   const Stmt* f = python::enclosing_function(source);
   const auto is_source = [&](const Expr& x) { return &x == &source; };
+  int searches = 0;
   for (const Expr* s : m.subscripts()) {
+    // Not before it, but for the loop around it.
+    if (s->span.end < source.span.begin && !python::in_loop(source)) continue;
     if (python::enclosing_function(*s) != f || s->children.size() < 2) continue;
+    if (++searches > kMaxSearches) break;
     // sort(x)[1] takes the indices out of the result; it does not index with them.
     if (python::flows_from(*s->children[1], is_source)) return s;
   }
+  searches = 0;
   for (const Expr* c : m.calls()) {
     if (python::enclosing_function(*c) != f || c == &source) continue;
     const std::string_view name = c->last_name();
     if (name != "index_select" && name != "gather" && name != "take" && name != "take_along_dim" && name != "index_copy_" && name != "index_add_" && name != "index_add" &&
         name != "scatter_" && name != "permute_tokens")
       continue;
+    if (++searches > kMaxSearches) break;
     for (size_t i = 1; i < c->children.size(); ++i) {
       // The source of the values is no index: gather(x, 0, index).
       if (i == 1 && c->full_name.starts_with("torch.")) continue;
@@ -172,8 +178,8 @@ bool is_test_path(std::string_view path) {
   const size_t slash = path.rfind('/');
   const std::string_view name = slash == path.npos ? path : path.substr(slash + 1);
   if (name.starts_with("test_") || contains(name, "_test.") || name == "conftest.py") return true;
-  const std::string folders = "/" + std::string(path);
-  return contains(folders, "/tests/") || contains(folders, "/test/") || contains(folders, "/testing/") || contains(folders, "/unit_tests/");
+  const auto folder = [&](std::string_view f) { return path.starts_with(f.substr(1)) || contains(path, f); };
+  return folder("/tests/") || folder("/test/") || folder("/testing/") || folder("/unit_tests/");
 }
 
 }  // namespace pointsman::audit::rules

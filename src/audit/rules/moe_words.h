@@ -33,6 +33,9 @@ const python::Expr* expert_ids_of(const python::Expr& tensor);
 // Follows shape and type changes, names and attributes from `tensor` back to an expression for which `predicate` holds.
 const python::Expr* same_values(const python::Expr& tensor, python::Predicate predicate);
 
+// Searches of a file against itself stop after this many starting points, so that no file takes quadratic time.
+inline constexpr int kMaxSearches = 100;
+
 // A use of `source`'s value as an index in the same function: x[source], index_select(x, 0, source). Null when there is none.
 const python::Expr* index_use(const python::Module& m, const python::Expr& source);
 // Is it part of what the function around it returns?

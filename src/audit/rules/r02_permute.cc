@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Row 2: tokens are brought into the order of their experts by a sort and a gather, or by masks expert by expert.
+#include <set>
+
 #include "audit/rule.h"
 #include "audit/rules/moe_words.h"
 
@@ -37,10 +39,12 @@ bool keeps_values(const Expr& call) {
 Confidence confidence_of(const Expr& call) { return call.resolution == python::Resolution::kImported ? Confidence::kCertain : Confidence::kLikely; }
 
 void sorts(const python::Module& m, Report& out) {
+  int searches = 0;
   for (const Expr* call : m.calls()) {
     if (!is_sort(*call) || python::runs_only_on_cuda(*call)) continue;
     const Expr* x = tensor_of(*call);
     if (!x || keeps_values(*call) || !expert_ids_of(*x)) continue;
+    if (++searches > kMaxSearches) break;
     const Expr* use = index_use(m, *call);
     if (!use && !is_returned(m, *call)) continue;
     Finding& f = out.add(*call, use ? confidence_of(*call) : Confidence::kLikely, "tokens are ordered by expert with a sort and a gather; CANN has one operator that does both and counts the tokens");
@@ -104,14 +108,9 @@ bool is_permute_kernel(std::string_view name) {
 }
 
 void cpp_file(const cpp::File& f, Report& out) {
-  std::vector<std::string> seen;
-  const auto fresh = [&](const std::string& name) {
-    if (std::find(seen.begin(), seen.end(), name) != seen.end()) return false;
-    seen.push_back(name);
-    return true;
-  };
+  std::set<std::string> seen;
   for (const cpp::Function& fn : f.functions()) {
-    if (fn.is_kernel && is_permute_kernel(fn.name) && fresh(fn.name))
+    if (fn.is_kernel && is_permute_kernel(fn.name) && seen.insert(fn.name).second)
       out.add(fn.head, Confidence::kLikely, "this kernel brings tokens into the order of their experts; CANN has operators for that");
   }
   for (const cpp::Call& c : f.calls()) {
@@ -120,7 +119,7 @@ void cpp_file(const cpp::File& f, Report& out) {
     for (const cpp::TokenRange& a : c.arguments) experts = experts || mentions(f, a, is_expert_name);
     const cpp::Function* fn = f.function_of(c.token);
     if (experts || (fn && is_moe_function(f, *fn))) {
-      if (!fresh(std::string(c.last) + (fn ? fn->name : ""))) continue;
+      if (!seen.insert(std::string(c.last) + (fn ? fn->name : "")).second) continue;
       out.add(c.name_span, experts ? Confidence::kCertain : Confidence::kLikely, "a radix sort of expert ids orders the tokens; CUB and Thrust are not there on an NPU");
     }
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Row 3: results of experts are added back to their tokens by scatter or index additions, or put back by the inverse of a sort.
+#include <set>
+
 #include "audit/rule.h"
 #include "audit/rules/moe_words.h"
 
@@ -106,24 +108,31 @@ void python_file(const python::Module& m, Report& out) {
   inverses(m, out);
 }
 
+void add_kernel(Span span, const char* how, Report& out) {
+  out.add(span, Confidence::kLikely, std::string("this kernel adds results of experts into rows of tokens ") + how + "; CANN has operators that combine").fix =
+      "aclnnMoeTokenUnpermute, or aclnnMoeFinalizeRoutingV2 with the dropPadMode of the order at hand; both add in a fixed order.";
+}
+
 void cpp_file(const cpp::File& f, Report& out) {
-  std::vector<int> seen;
+  std::set<int> seen;
   for (const cpp::Call& c : f.calls()) {
     if (!is_one_of(c.last, {"atomicAdd", "unsafeAtomicAdd", "gpuAtomicAdd", "atomic_add", "red_add"}) || c.arguments.size() < 2) continue;
     const cpp::Function* fn = f.function_of(c.token);
-    if (!fn || !(fn->is_kernel || fn->is_device)) continue;
-    const bool experts = is_moe_function(f, *fn);
-    if (!experts && !contains_any(fn->name, {"unpermute", "combine_token", "finalize_routing"})) continue;
+    const int id = f.tokens()[c.token].function;
+    if (!fn || !(fn->is_kernel || fn->is_device) || seen.count(id) != 0) continue;
+    if (!contains_any(fn->name, {"unpermute", "combine_token", "finalize_routing"}) && !is_moe_function(f, *fn)) continue;
     // Counters: atomicAdd(&count[e], 1), atomicAdd(slots + i, n).
     const std::string target = lower(f.text(c.arguments[0]));
     const std::string value = lower(f.text(c.arguments[1]));
     if (!contains_any(target, {"out", "result", "token", "hidden", "dst", "output"}) || contains_any(target, {"count", "num_", "offset", "cumsum", "total", "sum_"})) continue;
     if (value.size() <= 2 && value.find_first_not_of("0123456789u") == value.npos) continue;
-    const int id = f.tokens()[c.token].function;
-    if (std::find(seen.begin(), seen.end(), id) != seen.end()) continue;
-    seen.push_back(id);
-    out.add(c.name_span, Confidence::kLikely, "this kernel adds results of experts into rows of tokens with atomic operations; the order of the additions is not fixed, and CANN has operators that combine")
-        .fix = "aclnnMoeTokenUnpermute, or aclnnMoeFinalizeRoutingV2 with the dropPadMode of the order at hand; both add in a fixed order.";
+    seen.insert(id);
+    add_kernel(c.name_span, "with atomic operations, in no fixed order", out);
+  }
+  for (size_t i = 0; i < f.functions().size(); ++i) {
+    const cpp::Function& fn = f.functions()[i];
+    if (fn.is_kernel && seen.count(static_cast<int>(i)) == 0 && is_expert_name(fn.name) && contains_any(fn.name, {"unpermute", "combine", "reduce", "finalize"}))
+      add_kernel(fn.head, "by their weights", out);
   }
 }
 

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Row 4: tokens go to the ranks of their experts by an all-to-all that nothing overlaps.
+#include <set>
+
 #include "audit/rule.h"
 #include "audit/rules/collectives.h"
 #include "audit/rules/moe_words.h"
+#include "base/log.h"
 
 namespace pointsman::audit::rules {
 namespace {
@@ -29,8 +32,6 @@ const char* fix_for(Soc soc) {
          "npu_alltoallv_gmm / npu_gmm_alltoallv; 950PR this all-to-all on a stream of its own. Name the target with --soc.";
 }
 
-bool is_word_of_lengths(std::string_view name) { return is_count_word(name); }
-
 // Ids of experts are not one to a rank: equal slices of them go to the wrong ranks.
 const Expr* routed_values(const Expr& input) {
   return python::flows_from(input, [](const Expr& e) {
@@ -50,14 +51,14 @@ void python_file(const python::Module& m, Report& out) {
                                                                      }));
     if (!experts) continue;
     // The exchange of the counts that precedes the tokens is small and needed.
-    if (!counted && what && mentions(*what, is_word_of_lengths)) continue;
+    if (!counted && what && mentions(*what, is_count_word)) continue;
     if (!a->is_torch && !counted && python::enclosing_class(*call) == nullptr && !mentions(*call, is_expert_name)) continue;
     const Confidence confidence = a->is_torch && call->resolution == python::Resolution::kImported ? Confidence::kCertain : Confidence::kLikely;
     const Expr* routed = !counted && a->is_torch && a->input ? routed_values(*a->input) : nullptr;
     if (routed) {
       Finding& f = out.add(*call, confidence, "routed values are cut into equal slices, but how many go to each rank depends on the routing: without split sizes they reach the wrong ranks");
       f.severity = Severity::kWrongNumbers;
-      f.fix = "Exchange the counts first (one all_to_all_single of tokens per rank), then pass input_split_sizes and output_split_sizes. " + std::string(fix_for(out.soc));
+      f.fix = format("Exchange the counts first (one all_to_all_single of tokens per rank), then pass input_split_sizes and output_split_sizes. {}", fix_for(out.soc));
       f.related.push_back(out.related(routed->span, "what is sent comes from here"));
       continue;
     }
@@ -67,10 +68,9 @@ void python_file(const python::Module& m, Report& out) {
   }
 }
 
-bool names_counts(std::string_view name) { return is_expert_name(name) || contains_any(name, {"count", "splits", "send_off", "recv_off"}); }
-
 void cpp_file(const cpp::File& f, Report& out) {
-  std::vector<int> seen;
+  std::set<int> seen;
+  int searches = 0;
   for (const cpp::Call& c : f.calls()) {
     const bool pair = c.last == "ncclSend", whole = c.last == "ncclAlltoAll" || c.last == "ncclAllToAll" || c.last == "ncclAllToAllv";
     if ((!pair && !whole) || f.runs_under(f.tokens()[c.token].condition, {"USE_ROCM", "__HIP__", "USE_NPU", "USE_ASCEND"})) continue;
@@ -78,7 +78,8 @@ void cpp_file(const cpp::File& f, Report& out) {
     const int id = f.tokens()[c.token].function;
     // The counts themselves are sent first.
     if (pair && !c.arguments.empty() && !c.arguments[0].empty() && is_count_word(f.text(c.arguments[0].first))) continue;
-    if (!fn || std::find(seen.begin(), seen.end(), id) != seen.end()) continue;
+    if (!fn || seen.count(id) != 0) continue;
+    if (++searches > kMaxSearches) break;
     bool experts = is_moe_function(f, *fn), receives = false;
     for (const cpp::TokenRange& a : c.arguments) experts = experts || mentions(f, a, is_expert_name);
     for (const cpp::Call& other : f.calls()) {
@@ -86,9 +87,9 @@ void cpp_file(const cpp::File& f, Report& out) {
       receives = receives || other.last == "ncclRecv";
       for (const cpp::TokenRange& a : other.arguments) experts = experts || (other.last == "ncclRecv" && mentions(f, a, is_expert_name));
     }
-    if (!experts) experts = mentions(f, {fn->first, fn->last}, [](std::string_view n) { return is_expert_name(n) && names_counts(n); });
+    if (!experts) experts = mentions(f, {fn->first, fn->last}, is_expert_name);
     if (!experts || (pair && !receives)) continue;
-    seen.push_back(id);
+    seen.insert(id);
     out.add(c.name_span, Confidence::kCertain, pair ? "pairs of ncclSend and ncclRecv exchange the tokens of experts; HCCL has a variable all-to-all" : "an NCCL all-to-all exchanges the tokens of experts").fix =
         "HcclAlltoAllV(send, sendCounts, sdispls, type, recv, recvCounts, rdispls, type, comm, stream), with counts and displacements as uint64 arrays of the host, in elements; decode on A2, A3 "
         "and 950DT: aclnnMoeDistributeDispatch / aclnnMoeDistributeCombine.";

@@ -50,11 +50,14 @@ const Expr* product_in(const Stmt& loop) {
   const auto is_variable = [&](const Expr& e) { return e.is(ExprKind::kName) && std::find(variables.begin(), variables.end(), e.text) != variables.end(); };
   // experts[i], w1[i]
   const auto picks = [&](const Expr& e) { return e.is(ExprKind::kSubscript) && python::find_within(*e.children[1], is_variable); };
+  int searches = 0;
   const auto product = [&](const Expr& e) {
-    if (e.is(ExprKind::kBinary) && e.text == "@") return python::flows_from(*e.children[1], picks) != nullptr;
+    if (searches > kMaxSearches) return false;
+    if (e.is(ExprKind::kBinary) && e.text == "@") return ++searches > 0 && python::flows_from(*e.children[1], picks) != nullptr;
     if (!e.is(ExprKind::kCall)) return false;
     if (is_one_of(e.last_name(), {"linear", "matmul", "mm", "addmm"}) && (e.full_name.empty() || python::is_under(e, "torch"))) {
       for (size_t i = 1; i < e.children.size(); ++i) {
+        ++searches;
         const Expr& a = e.children[i]->is(ExprKind::kKeyword) ? *e.children[i]->children[0] : *e.children[i];
         if (python::flows_from(a, [&](const Expr& x) { return picks(x) && !is_variable(*x.children[0]); })) return true;
       }
@@ -78,6 +81,7 @@ const Expr* product_in(const Stmt& loop) {
 }
 
 void loops(const python::Module& m, Report& out) {
+  int searches = 0;
   for (const Stmt* s : m.statements()) {
     if (s->kind != StmtKind::kFor || s->exprs.empty() || s->targets.empty() || python::runs_only_on_cuda(*s)) continue;
     const Expr& over = *s->exprs[0];
@@ -86,6 +90,7 @@ void loops(const python::Module& m, Report& out) {
       return (e.is(ExprKind::kName) || e.is(ExprKind::kAttribute)) && contains(lower(e.text), "expert") && !contains(lower(e.text), "per_tok");
     }) != nullptr || names_experts(*s->targets[0]);
     if (!experts) continue;
+    if (++searches > kMaxSearches) break;
     const Expr* product = product_in(*s);
     if (!product) continue;
     Finding& f = out.add(s->header, Confidence::kLikely, "the experts are run one after the other in a Python loop: many small products that leave most of the cores idle");

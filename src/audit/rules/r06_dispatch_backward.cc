@@ -38,6 +38,7 @@ std::string text_of(const python::Module& m, const Expr* e) {
 }
 
 void python_file(const python::Module& m, Report& out) {
+  int searches = 0;
   for (const Stmt* c : m.classes()) {
     const Expr* base = nullptr;
     for (const Expr* e : c->exprs) {
@@ -51,6 +52,7 @@ void python_file(const python::Module& m, Report& out) {
       if (s->name == "backward") backward = s;
     }
     if (!forward || !backward || python::runs_only_on_cuda(*c)) continue;
+    if (++searches > kMaxSearches) break;
     const Exchange there = exchange_in(m, *forward, c->name), back = exchange_in(m, *backward, c->name);
     if (!there.call || !back.call) continue;
     const auto splits = [](std::string_view n) { return contains_any(n, {"split", "send_count", "recv_count", "output_sizes", "input_sizes"}); };
@@ -87,8 +89,10 @@ void cpp_file(const cpp::File& f, Report& out) {
     return false;
   };
   bool forward = false;
+  int searches = 0;
   for (const cpp::Function& fn : f.functions()) {
     const std::string_view name = std::string_view(fn.name).substr(fn.name.rfind(':') == fn.name.npos ? 0 : fn.name.rfind(':') + 1);
+    if ((name == "forward" || name == "backward") && ++searches > kMaxSearches) return;
     if (name == "forward") forward = exchanges(fn);
     if (name == "backward" && forward && exchanges(fn)) out.add(fn.head, Confidence::kLikely, "gradients of routed tokens travel through an all-to-all of their own that nothing overlaps");
   }

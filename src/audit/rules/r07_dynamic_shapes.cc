@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Row 7: shapes that depend on values, and values that the host waits for, inside the forward pass.
+#include <set>
+
 #include "audit/rule.h"
 #include "audit/rules/moe_words.h"
 
@@ -61,11 +63,6 @@ bool is_host_value(const Expr& receiver) {
            return is_one_of(e.last_name(), {"shape", "size", "numel", "numpy", "config", "cfg", "args", "os", "json", "np", "items", "keys"}) || python::is_under(e, "numpy") || is_one_of(e.text, {"np", "numpy"});
          }) != nullptr;
 }
-
-struct Hit {
-  const Expr* at;
-  const char* message;
-};
 
 const char* wait_message(std::string_view name) {
   if (name == "item") return "item() in the forward pass: the host waits for the device and then decides";
@@ -141,8 +138,8 @@ void compiles(const python::Module& m, Report& out) {
     if ((!compile && !partial) || python::runs_only_on_cuda(*call)) continue;
     const Expr* dynamic = call->keyword("dynamic");
     if (!dynamic || python::constant_bool(*dynamic) != std::optional(true)) continue;
-    out.add(*call, call->resolution == python::Resolution::kImported ? Confidence::kCertain : Confidence::kLikely,
-            "compiled with dynamic shapes: the graph modes of an NPU want fixed ones, and code around the experts falls back to single operators");
+    const bool certain = call->resolution == python::Resolution::kImported && in_moe_code(*call);
+    out.add(*call, certain ? Confidence::kCertain : Confidence::kLikely, "compiled with dynamic shapes: the graph modes of an NPU want fixed ones and run single operators otherwise");
   }
 }
 
@@ -155,11 +152,12 @@ void python_file(const python::Module& m, Report& out) {
 
 void cpp_file(const cpp::File& f, Report& out) {
   if (is_test_path(f.unit().path)) return;
-  std::vector<int> seen;
+  std::set<int> seen;
+  int searches = 0;
   for (const cpp::Call& c : f.calls()) {
     const int id = f.tokens()[c.token].function;
     const cpp::Function* fn = f.function_of(c.token);
-    if (!fn || std::find(seen.begin(), seen.end(), id) != seen.end() || f.runs_under(f.tokens()[c.token].condition, {"USE_NPU", "USE_ASCEND", "USE_ROCM"})) continue;
+    if (!fn || seen.count(id) != 0 || f.runs_under(f.tokens()[c.token].condition, {"USE_NPU", "USE_ASCEND", "USE_ROCM"})) continue;
     const auto about_counts = [](std::string_view n) { return is_expert_name(n) || is_count_word(n) || contains_any(n, {"offset"}); };
     if (c.last == "cudaMemcpyAsync" || c.last == "cudaMemcpy") {
       bool to_host = false, counts = false;
@@ -168,11 +166,12 @@ void cpp_file(const cpp::File& f, Report& out) {
         if (&a == &c.arguments[0] || &a == &c.arguments[std::min<size_t>(1, c.arguments.size() - 1)]) counts = counts || mentions(f, a, about_counts);
       }
       if (!to_host || !counts || (!is_moe_function(f, *fn) && !mentions(f, {fn->first, fn->last}, is_expert_name))) continue;
+      if (++searches > kMaxSearches) break;
       bool waits = c.last == "cudaMemcpy";
       for (const cpp::Call& other : f.calls())
         waits = waits || (f.tokens()[other.token].function == id && other.token > c.token && is_one_of(other.last, {"cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize"}));
       if (!waits) continue;
-      seen.push_back(id);
+      seen.insert(id);
       out.add(c.name_span, Confidence::kLikely, "counts of routed tokens come back to the host, which waits for them before the experts are launched");
     }
   }

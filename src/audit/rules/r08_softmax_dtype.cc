@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Row 8: softmax and cross-entropy of values that were rounded to 16 bits.
+#include <set>
+
 #include "audit/rule.h"
 #include "audit/rules/precision.h"
 #include "audit/rules/words.h"
@@ -22,7 +24,7 @@ std::vector<std::pair<std::string, const Expr*>> halved_in_place(const python::M
   for (const Stmt* s : m.statements()) {
     if (s->kind != StmtKind::kExpr || s->exprs.empty() || !is_narrow(cast_of(*s->exprs[0]))) continue;
     std::string name = python::dotted(*s->exprs[0]->callee()->children[0]);
-    if (!name.empty()) out.emplace_back(std::move(name), s->exprs[0]);
+    if (out.size() < 32 && !name.empty()) out.emplace_back(std::move(name), s->exprs[0]);
   }
   return out;
 }
@@ -56,7 +58,7 @@ void python_file(const python::Module& m, Report& out) {
     source = python::flows_from(*x, [&](const Expr& e) {
       if (e.is(ExprKind::kCall)) return cast_of(e) != Float::kUnknown;
       if (!e.is(ExprKind::kName) && !e.is(ExprKind::kAttribute)) return false;
-      for (const auto& h : halved) {
+      for (const auto& h : halved) {  // few
         if (h.second->span.begin < e.span.begin && h.first == python::dotted(e) && python::enclosing_function(*h.second) == python::enclosing_function(e)) {
           module = &h;
           return true;
@@ -77,13 +79,13 @@ void python_file(const python::Module& m, Report& out) {
 }
 
 void cpp_file(const cpp::File& f, Report& out) {
-  std::vector<int> seen;
+  std::set<int> seen;
   for (const cpp::Call& c : f.calls()) {
     if (!is_one_of(c.last, {"hexp", "h2exp", "hexp2", "h2exp2"})) continue;
     const cpp::Function* fn = f.function_of(c.token);
     const int id = f.tokens()[c.token].function;
-    if (!fn || std::find(seen.begin(), seen.end(), id) != seen.end() || !contains_any(fn->name, {"softmax", "topk", "gating", "attention", "attn", "entropy"})) continue;
-    seen.push_back(id);
+    if (!fn || seen.count(id) != 0 || !contains_any(fn->name, {"softmax", "topk", "gating", "attention", "attn", "entropy"})) continue;
+    seen.insert(id);
     out.add(c.name_span, Confidence::kCertain, "the exponentials of a softmax are computed in float16");
   }
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Row 9: a hand-written RMSNorm that takes the mean of squares in the type of its input.
+#include <set>
+
 #include "audit/rule.h"
+#include "audit/rules/moe_words.h"
 #include "audit/rules/precision.h"
-#include "audit/rules/words.h"
 
 namespace pointsman::audit::rules {
 namespace {
@@ -30,6 +32,7 @@ bool is_square(const Expr& e) {
 }
 
 void python_file(const python::Module& m, Report& out) {
+  int searches = 0;
   for (const Expr* call : m.calls()) {
     if (call->last_name() != "mean") continue;
     const Stmt* f = python::enclosing_function(*call);
@@ -43,6 +46,7 @@ void python_file(const python::Module& m, Report& out) {
     if (const Expr* dtype = call->keyword("dtype"); dtype && !is_narrow(float_type(*dtype))) continue;
     const Float f32 = nearest_cast(*x);
     if (f32 == Float::kFloat32) continue;
+    if (++searches > kMaxSearches) break;
     // The caller casts, or only this method does not: self._norm(x.float()).
     bool cast_by_caller = false;
     for (const Expr* other : m.calls()) {
@@ -63,14 +67,14 @@ void python_file(const python::Module& m, Report& out) {
 }
 
 void cpp_file(const cpp::File& f, Report& out) {
-  std::vector<int> seen;
+  std::set<int> seen;
   for (const cpp::Call& c : f.calls()) {
     const bool fma = is_one_of(c.last, {"__hfma", "__hfma2"}), product = is_one_of(c.last, {"__hmul", "__hmul2"});
     if ((!fma && !product) || c.arguments.size() < 2 || f.text(c.arguments[0]) != f.text(c.arguments[1])) continue;
     const cpp::Function* fn = f.function_of(c.token);
     const int id = f.tokens()[c.token].function;
-    if (!fn || std::find(seen.begin(), seen.end(), id) != seen.end() || !contains_any(fn->name, {"norm"})) continue;
-    seen.push_back(id);
+    if (!fn || seen.count(id) != 0 || !contains_any(fn->name, {"norm"})) continue;
+    seen.insert(id);
     out.add(c.name_span, Confidence::kCertain, "squares of a norm are taken in float16, whose range ends at 65504");
   }
 }

@@ -2,7 +2,8 @@
 //
 // Row 10: attention by PyTorch's scaled_dot_product_attention, or by a name that a library turns into it or into flash-attn.
 #include "audit/rule.h"
-#include "audit/rules/moe_words.h"
+#include "audit/rules/words.h"
+#include "base/log.h"
 
 namespace pointsman::audit::rules {
 namespace {
@@ -22,7 +23,7 @@ bool is_flash(std::string_view v) { return v.starts_with("flash_attention_2") ||
 bool is_value(std::string_view v) { return v == "sdpa" || is_flash(v); }
 
 std::string message(std::string_view value) {
-  if (is_flash(value)) return "'" + std::string(value) + "' needs the package flash-attn, whose kernels are CUDA";
+  if (is_flash(value)) return format("'{}' needs the package flash-attn, whose kernels are CUDA", value);
   return "attention goes through scaled_dot_product_attention; whether torch_npu uses its fused operator depends on mask, head size and type";
 }
 

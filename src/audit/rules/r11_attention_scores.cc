@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Row 11: scores of attention are multiplied out in float16 before they are scaled.
+#include <map>
+#include <set>
+
 #include "audit/rule.h"
 #include "audit/rules/moe_words.h"
 #include "audit/rules/precision.h"
@@ -100,7 +103,8 @@ Evidence evidence(const python::Module& m, const python::Stmt* owner) {
 }
 
 void python_file(const python::Module& m, Report& out) {
-  std::vector<const Expr*> seen;
+  std::set<const Expr*> seen;
+  std::map<const python::Stmt*, Evidence> types_of;
   for (const Expr* softmax : m.calls()) {
     if (softmax->last_name() != "softmax" || python::runs_only_on_cuda(*softmax)) continue;
     const bool function = python::is_under(*softmax, "torch");
@@ -109,10 +113,14 @@ void python_file(const python::Module& m, Report& out) {
     if (!function && softmax->positional(0) && !softmax->positional(0)->is(ExprKind::kNumber) && !softmax->positional(0)->is(ExprKind::kUnary)) x = softmax->positional(0);
     if (!x) continue;
     const Expr* product = python::flows_from(*x, [](const Expr& e) { return scores(e).has_value(); });
-    if (!product || std::find(seen.begin(), seen.end(), product) != seen.end()) continue;
-    seen.push_back(product);
+    if (!product || !seen.insert(product).second) continue;
     const Product p = *scores(*product);
-    const Evidence types = evidence(m, python::enclosing_class(*product));
+    const python::Stmt* owner = python::enclosing_class(*product);
+    if (types_of.count(owner) == 0) {
+      if (types_of.size() > kMaxSearches) break;
+      types_of[owner] = evidence(m, owner);
+    }
+    const Evidence types = types_of[owner];
     const Float q = nearest_cast(*p.q), k = nearest_cast(*p.k);
     if (q == Float::kFloat32 || k == Float::kFloat32 || is_scaled(*p.q) || is_scaled(*p.k)) continue;
     // torch.baddbmm(alpha=...) scales inside; a bfloat16 product has the range of float32.
@@ -127,14 +135,14 @@ void python_file(const python::Module& m, Report& out) {
 bool is_attention(std::string_view name) { return contains_any(name, {"attn", "attention", "qk"}); }
 
 void cpp_file(const cpp::File& f, Report& out) {
-  std::vector<int> seen;
+  std::set<int> seen;
   const auto add = [&](Span span, uint32_t token, bool exact) {
     const cpp::Function* fn = f.function_of(token);
     const int id = f.tokens()[token].function;
-    if (std::find(seen.begin(), seen.end(), id) != seen.end() || f.runs_under(f.tokens()[token].condition, {"USE_ROCM", "__HIP__"})) return;
+    if (seen.count(id) != 0 || f.runs_under(f.tokens()[token].condition, {"USE_ROCM", "__HIP__"})) return;
     const bool attention = fn && (is_attention(fn->name) || mentions(f, {fn->first, fn->last}, is_attention));
     if (!attention && !exact) return;
-    seen.push_back(id);
+    seen.insert(id);
     out.add(span, attention ? Confidence::kCertain : Confidence::kHint, attention ? "scores of attention are accumulated in float16" : "a product accumulates in float16; if it makes scores of attention, large ones become infinite").fix =
         "aclnnFusedInferAttentionScore or aclnnFlashAttentionScoreV2 with innerPrecise 0; aclnnMatmul with cubeMathType that keeps float32 sums.";
   };
