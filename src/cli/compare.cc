@@ -41,7 +41,11 @@ Result<std::optional<Diagnosis>> find_cause(TraceReader& a, TraceReader& b, Trac
   const DiagnoseInputs inputs{.a = a, .b = *reference, .comparison = local ? *local : c, .model = model};
   PM_ASSIGN_OR_RETURN(std::optional<Diagnosis> d, diagnose(inputs));
   if (d && shadow != nullptr && c.first_local.empty()) {
-    d->evidence.insert(d->evidence.begin(), "every layer alone is within the limits of the shadow run: what differs was inherited");
+    // Forced routing parts the choice from what was chosen.
+    const bool forced = shadow->metadata("replay").find("routes") != std::string::npos;
+    d->evidence.insert(d->evidence.begin(),
+                       forced ? "with its own inputs and its own routes forced on a trusted model, every layer is right: experts are not at fault, the choice is"
+                              : "every layer alone is within the limits of the shadow run: what differs was inherited");
   }
   if (d && !reproduction.empty()) {
     PM_RETURN_IF_ERROR(write_reproduction(FileSystem::real(), reproduction, inputs, *d));

@@ -163,6 +163,79 @@ TEST(Compare, FlipsAreExcusedByTheGateOnly) {
   EXPECT_EQ(c.routers.front().max_margin, 1);
 }
 
+TEST(Compare, FlipsLoadsAndWeightSums) {
+  Trace a;
+  a.ids = {1, 0, 3, 1, 0, 1};  // another order; a flip with a margin of 1; the same
+  a.weights = {0.3f, 0.7f, 0.7f, 0.5f, 0.5f, 0.5f};
+  const RouterDistance r = compare(a, Trace()).routers.front();
+  EXPECT_EQ(r.order_different, 1);
+  EXPECT_EQ(r.different, 1);
+  EXPECT_NEAR(r.flip_rate(), 1.0 / 3, 1e-12);
+  ASSERT_EQ(r.flips.size(), 1u);
+  EXPECT_EQ(r.flips[0].row, 1);
+  EXPECT_THAT(r.flips[0].ids, ElementsAre(3, 1));
+  EXPECT_THAT(r.flips[0].reference_ids, ElementsAre(3, 2));
+  EXPECT_EQ(r.flips[0].margin, 1);
+  EXPECT_NEAR(r.weight_sum_deviation, 0.2, 1e-6);
+  EXPECT_NEAR(r.weight_sum_max_a, 1.2, 1e-6);
+  EXPECT_EQ(r.logit_max_a, 5);
+  EXPECT_EQ(r.logit_min_b, 0);
+  EXPECT_THAT(r.load_a, ElementsAre(2, 3, 0, 1));
+  EXPECT_THAT(r.load_b, ElementsAre(2, 2, 1, 1));
+  EXPECT_THAT(r.starved, ElementsAre(2));
+  EXPECT_THAT(r.overloaded, IsEmpty());
+  EXPECT_NEAR(r.max_violation_a, 3 * 4.0 / 6 - 1, 1e-12);
+}
+
+// The ratio of perplexities, by hand from two tokens.
+TEST(Compare, PerplexityAndPercentiles) {
+  testing::MemoryFs fs;
+  std::unique_ptr<TraceReader> readers[2];
+  const float log2 = std::log(2.0f);
+  const std::vector<float> rows[2] = {{0, 0, 0, 0, log2, 0}, {log2, 0, 0, 0, log2, 0}};  // a and b; the tokens are 1, 0, 1
+  for (int i = 0; i < 2; ++i) {
+    const std::string path = i == 0 ? "/a" : "/b";
+    auto w = SafetensorsWriter::create(fs, path, {{"logits", DType::kF32, {3, 2}}}, {{"tokens", "1,0,1"}});
+    ASSERT_TRUE((*w)->write("logits", 0, std::as_bytes(std::span(rows[i]))).ok());
+    ASSERT_TRUE((*w)->commit().ok());
+    readers[i] = std::move(*TraceReader::open(fs, path));
+  }
+  const auto c = compare_traces(*readers[0], *readers[1], {.limits = *compare_profile("bf16", "")});
+  const LogitsDistance& l = *c->logits;
+  EXPECT_EQ(l.scored, 2);
+  // Probabilities of the next tokens: a 1/2 and 1/2, b 2/3 and 1/2.
+  EXPECT_NEAR(l.perplexity_a, 2, 1e-6);
+  EXPECT_NEAR(l.perplexity_b, std::sqrt(1.5 * 2), 1e-6);
+  EXPECT_NEAR(l.ratio, 2 / std::sqrt(3.0), 1e-6);
+  const double d = std::log(4.0 / 3);  // paired differences d and 0
+  EXPECT_NEAR(l.ratio_error, l.ratio * std::sqrt(d * d / 2 / 2), 1e-6);
+  EXPECT_EQ(l.kl_median, 0);
+  EXPECT_NEAR(l.kl_max, 2.0 / 3 * std::log(4.0 / 3) + 1.0 / 3 * std::log(2.0 / 3), 1e-6);
+  EXPECT_EQ(l.kl_p99, l.kl_max);
+}
+
+TEST(Compare, CloseAsATensorAndFarAsADistributionIsSaid) {
+  testing::MemoryFs fs;
+  std::unique_ptr<TraceReader> readers[2];
+  std::vector<float> v(4000, 10);
+  v[7] = 14;
+  for (int i = 0; i < 2; ++i) {
+    const std::string path = i == 0 ? "/a" : "/b";
+    if (i == 0) v[9] = 22;
+    if (i == 1) v[9] = 10;
+    auto w = SafetensorsWriter::create(fs, path, {{"logits", DType::kF32, {1, 4000}}}, {});
+    ASSERT_TRUE((*w)->write("logits", 0, std::as_bytes(std::span(v))).ok());
+    ASSERT_TRUE((*w)->commit().ok());
+    readers[i] = std::move(*TraceReader::open(fs, path));
+  }
+  CompareLimits limits = *compare_profile("fp32", "");
+  limits.min_cosine = 0.999;
+  const auto c = compare_traces(*readers[0], *readers[1], {.limits = limits});
+  EXPECT_GT(c->tensors.front().cosine, 0.999);
+  EXPECT_GT(c->logits->kl_max, 1);
+  EXPECT_THAT(c->notes, ElementsAre(HasSubstr("judge by the KL")));
+}
+
 TEST(Compare, NanIsNeverWithinLimits) {
   Trace a;
   a.hidden[2] = std::nanf("");

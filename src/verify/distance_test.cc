@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "tensor/dtype.h"
 #include "verify/compare.h"
 
 namespace pointsman {
@@ -64,6 +65,40 @@ TEST(Distance, AtolAndRtol) {
 TEST(Distance, CosineOfZeros) {
   EXPECT_EQ(distance({0, 0}, {0, 0}).cosine, 1);
   EXPECT_EQ(distance({1, 0}, {0, 0}).cosine, 0);
+}
+
+TEST(UlpDistance, NeighboursAreOneApart) {
+  EXPECT_EQ(ulp_distance(1.0, std::nextafter(1.0f, 2.0f), DType::kF32), 1u);
+  EXPECT_EQ(ulp_distance(0.0, -0.0, DType::kF32), 0u);
+  const float least = std::numeric_limits<float>::denorm_min();
+  EXPECT_EQ(ulp_distance(least, -least, DType::kF32), 2u);
+  EXPECT_EQ(ulp_distance(1.0, 1.0 + 0x1p-7, DType::kBF16), 1u);
+  EXPECT_EQ(ulp_distance(1.0, 1.0 + 0x1p-9, DType::kBF16), 0u);  // rounds to the same
+  EXPECT_EQ(ulp_distance(1.0, 1.0 + 0x1p-10, DType::kF16), 1u);
+  EXPECT_EQ(ulp_distance(0x1p-14, 0x1p-14 - 0x1p-24, DType::kF16), 1u);  // across the first subnormal
+  EXPECT_EQ(ulp_distance(65504, 65472, DType::kF16), 1u);
+}
+
+TEST(Distance, UlpHistogramSharesAndNmse) {
+  TensorDistance t;
+  DistanceSums sums(-1, -1, t, DType::kF32);
+  const float next = std::nextafter(1.0f, 2.0f);
+  std::vector<double> a(100, 1.0), b(100, 1.0);
+  a[0] = double{next};  // 1 ulp
+  a[1] = 1.002;         // above 1 in a thousand
+  a[2] = 1.01;          // above 5 in a thousand
+  sums.add_row(0, a, b, false);
+  sums.finish();
+  EXPECT_EQ(t.ulp.buckets[0], 97u);
+  EXPECT_EQ(t.ulp.buckets[1], 1u);
+  EXPECT_EQ(t.ulp.total(), 100u);
+  EXPECT_EQ(t.ulp.quantile(0.97), 0u);
+  EXPECT_EQ(t.ulp.quantile(0.98), 1u);
+  EXPECT_EQ(t.ulp.max, ulp_distance(1.01, 1.0, DType::kF32));
+  EXPECT_EQ(t.share_above_1e3, 0.02);
+  EXPECT_EQ(t.share_above_5e3, 0.01);
+  EXPECT_NEAR(t.nmse, (0.002 * 0.002 + 0.01 * 0.01) / 100, 1e-9);
+  EXPECT_NEAR(t.sqnr_db(), -10 * std::log10(t.nmse), 1e-12);
 }
 
 TEST(KlDivergence, KnownValueAndShiftInvariance) {
