@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "base/fs.h"
+#include "checkpoint/safetensors.h"
 #include "pointsman/status.h"
 #include "tensor/dtype.h"
 
@@ -54,7 +55,7 @@ struct CheckpointFile {
 
 struct CheckpointOptions {
   // Large checkpoints have 10^5 tensors: the table costs about 100 bytes each, and names are stored once.
-  uint64_t max_header_bytes = 100'000'000;
+  uint64_t max_header_bytes = kMaxReadHeaderBytes;  // per file
   uint64_t max_tensors = 4'000'000;
   size_t max_open_files = 512;
   // 0: at every read.

@@ -6,6 +6,7 @@
 
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 
 #include "checkpoint/checkpoint.h"
 #include "memory/memory_limit.h"
@@ -72,6 +73,62 @@ TEST(CheckpointScale, HundredAndFortyThousandTensorsOpenInASecondAndLittleMemory
 #endif
   RecordProperty("open_ms", static_cast<int>(seconds * 1000));
   RecordProperty("peak_growth_mib", static_cast<int>((peak_rss_bytes() - rss_before) >> 20));
+}
+
+// Headers as long as this reader takes, made to cost as much as possible before they can be refused.
+TEST(CheckpointScale, TheLongestHostileHeadersAreRefusedInLittleMemory) {
+  const testing::TempDir dir;
+  const std::string file = dir.file("model.safetensors");
+  const auto refuse = [&](std::string header, StatusCode code) {
+    {
+      std::ofstream out(file, std::ios::binary);
+      const uint64_t n = header.size();
+      out.write(reinterpret_cast<const char*>(&n), sizeof n).write(header.data(), static_cast<std::streamsize>(n));
+    }
+    header = {};
+    header.shrink_to_fit();
+    const auto c = Checkpoint::open(FileSystem::real(), dir.path());
+    ASSERT_FALSE(c.ok());
+    EXPECT_EQ(c.status().code(), code) << c.status().to_string();
+    EXPECT_NE(c.status().message().find(file), std::string::npos);
+  };
+  const uint64_t rss_before = peak_rss_bytes();
+  std::string brackets = "{" + std::string(kMaxReadHeaderBytes - 2, '[') + "}";
+  refuse(std::move(brackets), StatusCode::kCorrupt);
+  // Entries as short as they can be, the last of them wrong.
+  std::string entries = "{";
+  entries.reserve(kMaxReadHeaderBytes);
+  for (int i = 0; entries.size() < kMaxReadHeaderBytes - 100; ++i) {
+    entries += "\"" + std::to_string(i) + R"(":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},)";
+  }
+  entries += R"("x":{"dtype":"U8","shape":[0],"data_offsets":[1,1]}})";
+  refuse(std::move(entries), StatusCode::kCorrupt);
+  refuse("{" + std::string(kMaxReadHeaderBytes, '[') + "}", StatusCode::kUnsupported);
+#if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  EXPECT_LT(peak_rss_bytes() - rss_before, uint64_t{190} << 20);
+#endif
+  RecordProperty("peak_growth_mib", static_cast<int>((peak_rss_bytes() - rss_before) >> 20));
+}
+
+TEST(CheckpointScale, HundredAndFortyThousandTensorsMayLieInOneFile) {
+  const testing::TempDir dir;
+  std::string header;
+  uint64_t end = 0;
+  for (int i = 0; i < kLayers * kExperts * 6; ++i) {
+    end = append(header,
+                 "model.layers." + std::to_string(i / 6 / kExperts) + ".mlp.experts." + std::to_string(i / 6 % kExperts) +
+                     ".projection_" + std::to_string(i % 6) + ".weight",
+                 "U8", "[3072,3584]", end, kWeightBytes);
+  }
+  header += "}";
+  EXPECT_LT(header.size(), kMaxReadHeaderBytes);
+  dir.write("model.safetensors", testing::raw_safetensors(header, ""));
+  std::error_code error;
+  std::filesystem::resize_file(dir.file("model.safetensors"), 8 + header.size() + end, error);
+  if (error) GTEST_SKIP() << "no sparse files of this size here: " << error.message();
+  const auto c = Checkpoint::open(FileSystem::real(), dir.path());
+  ASSERT_TRUE(c.ok()) << c.status().to_string();
+  EXPECT_EQ((*c)->tensors().size(), size_t{kLayers} * kExperts * 6);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@ namespace {
 
 // An entry is about 150 bytes of text.
 constexpr uint64_t kMaxLockBytes = 512ull << 20;
+constexpr uint64_t kFileChunkBytes = 256 * 1024;
 
 using Entries = std::map<std::string, LockFile::Entry, std::less<>>;
 
@@ -91,6 +92,21 @@ Sha256Digest LockFile::model_digest() const {
     }
   }
   return hash.finish();
+}
+
+Result<LockFile::Entry> hash_file(FileSystem& fs, const std::string& path) {
+  PM_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, fs.open(path));
+  PM_ASSIGN_OR_RETURN(const FileInfo info, file->stat());
+  if (!info.is_regular) return error(StatusCode::kUnsupported, "{}: not a regular file", path);
+  std::vector<std::byte> buffer(std::min(kFileChunkBytes, info.size_bytes));
+  Sha256 hash;
+  for (uint64_t at = 0; at < info.size_bytes;) {
+    const std::span<std::byte> chunk = std::span(buffer).first(std::min<uint64_t>(buffer.size(), info.size_bytes - at));
+    PM_RETURN_IF_ERROR(read_exact(*file, chunk, at));
+    hash.update(chunk);
+    at += chunk.size();
+  }
+  return LockFile::Entry{.sha256 = hash.finish(), .size_bytes = info.size_bytes};
 }
 
 std::string lock_to_json(const LockFile& lock) {

@@ -21,6 +21,9 @@
 namespace pointsman {
 
 inline constexpr const char* kLockFileName = "pointsman.lock.json";
+// The small files that a lock covers, where they exist: what decides how the model is read and spoken to. Sorted.
+inline constexpr const char* kLockedFiles[] = {"chat_template.jinja", "config.json", "generation_config.json", "tokenizer.json",
+                                               "tokenizer_config.json"};
 
 struct LockFile {
   int format_version = 1;
@@ -42,6 +45,8 @@ struct LockFile {
 
 Result<LockFile> read_lock_file(FileSystem& fs, const std::string& directory);  // kNotFound when absent
 Status write_lock_file(FileSystem& fs, const std::string& directory, const LockFile& lock);
+// Of a regular file, read through a buffer of at most 256 KiB.
+Result<LockFile::Entry> hash_file(FileSystem& fs, const std::string& path);
 std::string lock_to_json(const LockFile& lock);
 Result<LockFile> parse_lock_json(std::string_view text);
 

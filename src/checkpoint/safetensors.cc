@@ -297,8 +297,13 @@ Result<SafetensorsHeader> read_safetensors_header(File& file, uint64_t size_byte
                  path, n, why);
   };
   if (n == 0) return refuse("expected at least 2");
-  if (n > max_header_bytes) return refuse(format("more than the limit of {}", max_header_bytes));
+  if (n > kMaxSafetensorsHeaderBytes) return refuse(format("more than the limit of {}", kMaxSafetensorsHeaderBytes));
   if (n > size_bytes - 8) return refuse(format("but only {} follow", size_bytes - 8));
+  if (n > max_header_bytes) {
+    return error(StatusCode::kUnsupported,
+                 "{}: the safetensors header has {} bytes, more than this reader's limit of {}; store the tensors in several files", path,
+                 n, max_header_bytes);
+  }
   std::string text;
   text.reserve(n + simdjson::SIMDJSON_PADDING);
   text.resize(n);

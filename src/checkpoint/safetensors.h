@@ -19,8 +19,11 @@
 
 namespace pointsman {
 
-// The reference library's limit.
+// The format's limit: what claims more is no header.
 inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
+// What this reader takes unless told otherwise: some 180,000 tensors in one file. A hostile header makes the parser use up to five
+// times its length before it can be refused; a refusal must stay far below 200 MB.
+inline constexpr uint64_t kMaxReadHeaderBytes = 24ull << 20;
 inline constexpr size_t kMaxTensorNameBytes = 1024;
 inline constexpr size_t kMaxTensorDims = 4;
 
@@ -42,10 +45,11 @@ struct SafetensorsHeader {
 // file. REQUIRES: data_start + data_bytes does not overflow.
 Result<SafetensorsHeader> parse_safetensors_header(std::string_view json, uint64_t data_bytes, uint64_t data_start);
 
-// Reads and parses the header of `file`, whose size is `size_bytes`. Errors name the file. Nothing is allocated before the sizes
+// Reads and parses the header of `file`, whose size is `size_bytes`. Errors name the file; kUnsupported: a header that is longer
+// than `max_header_bytes` but may be one. Nothing is allocated before the sizes
 // have been checked, and then at most about five times the header's length, which a header of nothing but brackets reaches.
 Result<SafetensorsHeader> read_safetensors_header(File& file, uint64_t size_bytes,
-                                                  uint64_t max_header_bytes = kMaxSafetensorsHeaderBytes);
+                                                  uint64_t max_header_bytes = kMaxReadHeaderBytes);
 
 // Not empty, not too long, no control characters: a name that can be printed, and compared by eye.
 bool is_plain_tensor_name(std::string_view name);

@@ -65,7 +65,7 @@ Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::create(
     if (!size.ok()) return size.status().with_context(path);
     const std::optional<uint64_t> end = checked_add(offset, *size);
     // Files end at 2^63 - 1.
-    if (!end || *end > static_cast<uint64_t>(INT64_MAX) - kMaxSafetensorsHeaderBytes - 8) {
+    if (!end || *end > static_cast<uint64_t>(INT64_MAX) - kMaxReadHeaderBytes - 8) {
       return error(StatusCode::kInvalidArgument, "{}: the file's size overflows at tensor {}", path, t.name);
     }
     Json shape = Json::array();
@@ -83,10 +83,10 @@ Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::create(
   std::string text = header.dump();
   text.resize(align_up(text.size(), 8), ' ');
   const uint64_t n = text.size();
-  if (n > kMaxSafetensorsHeaderBytes) {
+  if (n > kMaxReadHeaderBytes) {
     return error(StatusCode::kInvalidArgument,
-                 "{}: the header of {} tensors has {} bytes, more than the {} that readers accept", path, tensors.size(), n,
-                 kMaxSafetensorsHeaderBytes);
+                 "{}: the header of {} tensors has {} bytes, more than the {} that this program reads", path, tensors.size(), n,
+                 kMaxReadHeaderBytes);
   }
   for (auto& [name, place] : writer->places_) place.begin += 8 + n;
   PM_ASSIGN_OR_RETURN(writer->file_, fs.create_atomic(path));

@@ -33,7 +33,7 @@ class SafetensorsWriter {
     std::vector<int64_t> shape;  // outermost first, at most 4 dimensions; [] is a scalar
   };
   // Tensors lie in the order of `tensors`. kInvalidArgument: a name that is not unique or not plain, a negative dimension,
-  // sizes that overflow or are no whole number of bytes, a header beyond 100 MB. Nothing is created then.
+  // sizes that overflow or are no whole number of bytes, a header beyond kMaxReadHeaderBytes. Nothing is created then.
   static Result<std::unique_ptr<SafetensorsWriter>> create(FileSystem& fs, const std::string& path,
                                                            std::vector<Declaration> tensors,
                                                            const std::vector<std::pair<std::string, std::string>>& metadata);

@@ -70,24 +70,23 @@ Result<MemoryPlan> plan_of(const Opened& m, const EngineOptions& options, bool h
                     .host_visible = host_visible});
 }
 
-// The small files that the lock covers: configuration and tokenizer must be what was locked.
+// The small files that the lock covers: configuration and tokenizer must be what was locked, and no more than that.
 Status check_locked_files(FileSystem& fs, const std::string& directory, const LockFile& lock) {
-  std::vector<std::byte> chunk(256 * 1024);
   for (const auto& [name, entry] : lock.files) {
-    PM_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, fs.open(join_path(directory, name)));
-    PM_ASSIGN_OR_RETURN(const FileInfo info, file->stat());
-    Sha256 hash;
-    for (uint64_t done = 0; done < info.size_bytes;) {
-      const std::span<std::byte> part = std::span(chunk).first(std::min<uint64_t>(chunk.size(), info.size_bytes - done));
-      PM_RETURN_IF_ERROR(read_exact(*file, part, done));
-      hash.update(part);
-      done += part.size();
-    }
-    const Sha256Digest found = hash.finish();
-    if (info.size_bytes != entry.size_bytes || found != entry.sha256) {
+    PM_ASSIGN_OR_RETURN(const LockFile::Entry found, hash_file(fs, join_path(directory, name)));
+    if (found != entry) {
       return error(StatusCode::kCorrupt, "{}: sha256 {} expected {} ({} says so); fetch it again, or run 'pointsman lock' if you changed it",
-                   join_path(directory, name), to_hex(found), to_hex(entry.sha256), kLockFileName);
+                   join_path(directory, name), to_hex(found.sha256), to_hex(entry.sha256), kLockFileName);
     }
+  }
+  // A file that came later changes what the model does as much as an edit.
+  for (const char* name : kLockedFiles) {
+    if (lock.files.count(std::string_view(name)) > 0) continue;
+    const Status absent = fs.stat(join_path(directory, name)).status();
+    if (absent.code() == StatusCode::kNotFound) continue;
+    if (!absent.ok()) return absent;
+    return error(StatusCode::kCorrupt, "{}: not in {}, expected no such file; remove it, or run 'pointsman lock' if it belongs to the model",
+                 join_path(directory, name), kLockFileName);
   }
   return ok_status();
 }

@@ -189,6 +189,12 @@ void Binder::vector(const std::string& name, int64_t n, const float*& out, const
   binding_.dense.push_back({.entry = entry, .vector = &out, .unit = unit, .device_bytes = static_cast<uint64_t>(n) * sizeof(float)});
 }
 
+void Binder::finite_vector(const std::string& name, int64_t n, const float*& out, const std::string& unit) {
+  const size_t before = binding_.dense.size();
+  vector(name, n, out, unit);
+  if (binding_.dense.size() > before) binding_.dense.back().must_be_finite = true;
+}
+
 void Binder::array(const std::string& name, std::initializer_list<int64_t> shape, const float*& out, const std::string& unit) {
   const TensorEntry* entry = use_shaped(name, shape);
   if (entry == nullptr) return;

@@ -31,6 +31,7 @@ struct DenseBinding {
   const Weight* coded = nullptr;     // with `scales`: whose they are
   std::string unit;                  // placement unit: "embed_tokens", "layers.3.attention", ...
   uint64_t device_bytes = 0;         // what it takes in the weight buffer (vectors are widened to fp32)
+  bool must_be_finite = false;       // load refuses NaN and infinity
   bool on_demand = false;            // stays on disk, takes nothing there (engine/placement.h decides)
 };
 
@@ -58,6 +59,8 @@ class Binder {
   void matrix(const std::string& name, int64_t rows, int64_t cols, Weight& out, const std::string& unit);
   // A vector of n elements, held in fp32.
   void vector(const std::string& name, int64_t n, const float*& out, const std::string& unit);
+  // A vector that decides, like a router's selection bias: load refuses one that is not finite, since NaN would choose silently.
+  void finite_vector(const std::string& name, int64_t n, const float*& out, const std::string& unit);
   // The same for more dimensions, held contiguous.
   void array(const std::string& name, std::initializer_list<int64_t> shape, const float*& out, const std::string& unit);
   // A matrix of ids in [0, limit), stored I64 or I32; load() refuses others.

@@ -331,7 +331,7 @@ Status ForwardPass::check_routes(int layer_idx) {
   const ops::RouterReport& report = *parts_.host.report;
   if (report.bad_token >= 0) {
     return error(StatusCode::kCorrupt,
-                 "layer {} token {}: a router logit is NaN or infinite; the weights or the numerics are broken, no token was chosen",
+                 "layer {} token {}: a router logit or bias is NaN or infinite; the weights or the numerics are broken, no token was chosen",
                  layer_idx, first_position_ + report.bad_token);
   }
   if (report.guard_count > 0) {

@@ -2,6 +2,7 @@
 #include "model/weight_loader.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <mutex>
 
@@ -90,6 +91,11 @@ class DenseLoader {
         }
       } else {
         widen(piece.data(), entry.dtype, n, wide.data());
+        const auto bad = std::find_if(wide.begin(), wide.begin() + n, [](float v) { return !std::isfinite(v); });
+        if (b.must_be_finite && bad != wide.begin() + n) {
+          return error(StatusCode::kCorrupt, "{}: element {} is {}, expected a finite number; the weights are broken: fetch the shard again",
+                       entry.name, done + (bad - wide.begin()), *bad);
+        }
         converted = wide.data();
       }
       const size_t bytes = static_cast<size_t>(n) * 4;

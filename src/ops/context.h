@@ -38,7 +38,7 @@ struct OpContext {
   Stream* stream = nullptr;
   ThreadPool* pool = nullptr;
   const KernelTable* kernels = nullptr;
-  FallbackCounters* fallbacks = nullptr;
+  FallbackCounters* fallbacks = nullptr;  // null: a missing kernel is kUnavailable
 };
 
 }  // namespace ops

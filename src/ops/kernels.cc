@@ -62,7 +62,9 @@ Result<KernelTable> without_ops(const KernelTable& table, std::span<const std::s
 
 Status note_fallback(OpContext& ctx, int index) {
   const std::string_view name = kNames[index];
-  if (ctx.fallbacks == nullptr) return ok_status();
+  if (ctx.fallbacks == nullptr) {
+    return error(StatusCode::kUnavailable, "op {}: the device has no kernel, and a fallback that nobody counts would be silent", name);
+  }
   if (ctx.fallbacks->forbidden) {
     return error(StatusCode::kUnavailable, "op {}: the device has no kernel and fallbacks are forbidden (--no-fallback)", name);
   }

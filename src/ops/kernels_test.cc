@@ -72,5 +72,16 @@ TEST(Kernels, AMissingKernelIsRefusedWhenFallbacksAreForbidden) {
   EXPECT_TRUE(std::isnan(y.at(0, 0)));
 }
 
+TEST(Kernels, AMissingKernelIsRefusedWhenNobodyCounts) {
+  const std::string_view names[] = {"matmul_f32_f32"};
+  const ops::KernelTable less = std::move(ops::without_ops(kernel_tables().back().table, names)).value();
+  OpRunner run(less);
+  run.context.fallbacks = nullptr;
+  TestMatrix<float> x(1, 4), w(2, 4), y(1, 2);
+  const Status s = ops::matmul(run.context, {.x = x.tensor(), .w = w.tensor(), .y = y.tensor()});
+  EXPECT_EQ(s.code(), StatusCode::kUnavailable);
+  EXPECT_NE(s.message().find("matmul_f32_f32"), std::string::npos) << s.message();
+}
+
 }  // namespace
 }  // namespace pointsman

@@ -102,21 +102,6 @@ Status interrupted() {
   return {StatusCode::kUnavailable, "interrupted; nothing was written"};
 }
 
-Result<LockFile::Entry> hash_file(FileSystem& fs, const std::string& path) {
-  PM_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, fs.open(path));
-  PM_ASSIGN_OR_RETURN(const FileInfo info, file->stat());
-  if (!info.is_regular) return error(StatusCode::kUnsupported, "{}: not a regular file", path);
-  std::vector<std::byte> buffer(std::min(kChunkBytes, info.size_bytes));
-  Sha256 hash;
-  for (uint64_t at = 0; at < info.size_bytes;) {
-    const std::span<std::byte> chunk = std::span(buffer).first(std::min<uint64_t>(buffer.size(), info.size_bytes - at));
-    PM_RETURN_IF_ERROR(read_exact(*file, chunk, at));
-    hash.update(chunk);
-    at += chunk.size();
-  }
-  return LockFile::Entry{.sha256 = hash.finish(), .size_bytes = info.size_bytes};
-}
-
 std::string place(const Model& m, const Item& item) {
   const Range& r = item.ranges[0];
   return format("{} @ {:#x}", m.checkpoint->files()[r.file_idx].name, r.offset);

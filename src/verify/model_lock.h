@@ -18,10 +18,6 @@
 
 namespace pointsman {
 
-// The small files that a lock covers, where they exist: what decides how the model is read and spoken to. Sorted.
-inline constexpr const char* kLockedFiles[] = {"chat_template.jinja", "config.json", "generation_config.json", "tokenizer.json",
-                                               "tokenizer_config.json"};
-
 // Bytes hashed so far, of how many. Called from several threads. False asks to stop: the result is kUnavailable.
 using LockProgress = FunctionRef<bool(uint64_t done_bytes, uint64_t total_bytes)>;
 

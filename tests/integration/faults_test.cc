@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <random>
 #include <set>
@@ -132,6 +133,42 @@ TEST(Faults, AFlippedByteIsNamedAndTheEngineRecovers) {
     EXPECT_TRUE(same_bits(*logits, reference.logits));
   }
   EXPECT_GE(dense + experts, std::min<size_t>(ranges.size(), 40));
+}
+
+TEST(Faults, AFileThatTheLockWouldCoverButDoesNotIsRefused) {
+  MemoryModel model(testing::source_path("tests/golden/qwen3_moe_base"));
+  model.add_lock();
+  ASSERT_TRUE(model.load(testing::memory_model_options()).ok());
+  for (const char* name : kLockedFiles) {
+    const std::string path = join_path(testing::kMemoryModelDir, name);
+    if (model.fs.contains(path)) continue;
+    model.fs.put(path, std::vector<std::byte>(2, std::byte{'x'}));
+    const auto refused = model.load(testing::memory_model_options());
+    EXPECT_EQ(refused.status().code(), StatusCode::kCorrupt) << name;
+    EXPECT_THAT(refused.status().message(), AllOf(HasSubstr(path), HasSubstr("pointsman.lock.json")));
+    model.fs.remove(path);
+  }
+  EXPECT_TRUE(model.load(testing::memory_model_options()).ok());
+}
+
+TEST(Faults, ASelectionBiasThatIsNotFiniteIsRefusedByName) {
+  MemoryModel model(testing::source_path("tests/golden/deepseek_v4_base"));
+  ASSERT_TRUE(model.load(testing::memory_model_options()).ok());
+  size_t found = 0;
+  for (const auto& range : model.ranges()) {
+    if (!range.tensor.ends_with("gate.bias")) continue;
+    ++found;
+    for (const float bad : {NAN, INFINITY}) {
+      float kept;
+      std::memcpy(&kept, &model.byte_at(range, 4), sizeof kept);
+      std::memcpy(&model.byte_at(range, 4), &bad, sizeof bad);
+      const auto refused = model.load(testing::memory_model_options());
+      EXPECT_EQ(refused.status().code(), StatusCode::kCorrupt) << refused.status().to_string();
+      EXPECT_THAT(refused.status().message(), AllOf(HasSubstr(range.tensor), HasSubstr("element 1 "), HasSubstr("finite")));
+      std::memcpy(&model.byte_at(range, 4), &kept, sizeof kept);
+    }
+  }
+  EXPECT_GT(found, 0u);
 }
 
 TEST(Faults, WithoutALockFileAByteThatChangesAfterItsFirstReadIsCaught) {

@@ -36,6 +36,7 @@ class MemoryFs final : public FileSystem {
 
   // Creates or replaces; a replaced file is a new inode, open files keep the old one.
   void put(const std::string& path, std::vector<std::byte> bytes);
+  void remove(const std::string& path) { nodes_.erase(path); }
   Node& node(const std::string& path) { return *nodes_.at(path); }
   bool contains(const std::string& path) const { return nodes_.count(path) != 0; }
   void set_hook(Hook hook) { hook_ = std::move(hook); }

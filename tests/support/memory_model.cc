@@ -90,8 +90,10 @@ LockFile MemoryModel::add_lock() {
   LockFile lock;
   lock.tool_version = "test";
   lock.created = "2025-01-01T00:00:00Z";
-  const std::vector<std::byte>& config = fs.node(join_path(kMemoryModelDir, "config.json")).bytes;
-  lock.files["config.json"] = {.sha256 = sha256(config), .size_bytes = config.size()};
+  for (const char* name : kLockedFiles) {
+    const std::string path = join_path(kMemoryModelDir, name);
+    if (fs.contains(path)) lock.files[name] = need(hash_file(fs, path));
+  }
   for (const DenseBinding& b : o.binding.dense) {
     Sha256 hash;
     hash_into(hash, b.entry->file_idx, b.entry->offset, b.entry->size_bytes);

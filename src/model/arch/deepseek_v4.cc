@@ -109,7 +109,7 @@ class LayerBinder {
       b_.table(at + "gate.tid2eid", c_.vocab_size, c_.num_experts_per_tok, c_.num_experts, l.expert_table, router);
       b_.ignore(at + "gate." + n_.bias);  // some writers keep one; the choice does not depend on it
     } else {
-      b_.vector(at + "gate." + n_.bias, c_.num_experts, l.router_bias, router);
+      b_.finite_vector(at + "gate." + n_.bias, c_.num_experts, l.router_bias, router);
     }
     b_.experts(i, at + "experts", c_.moe_intermediate_size, c_.hidden_size);
     const std::string shared = at + "shared_experts.";

@@ -132,11 +132,14 @@ void route_kernel(ThreadPool& pool, const RouteArgs& a) {
   constexpr int32_t kNone = INT32_MAX;
   std::atomic<int32_t> bad{kNone}, guard{kNone}, guard_count{0};
   const int32_t n = a.contract.num_experts;
+  const auto is_finite = [](float v) { return std::isfinite(v); };
+  // Any comparison with NaN is false: such a bias would choose, and silently.
+  const bool is_choice_sound = a.bias == nullptr || a.given_ids != nullptr || std::all_of(a.bias, a.bias + n, is_finite);
   pool.parallel_for(a.logits.rows, std::max<int64_t>(1, 8192 / n), [&](int64_t first, int64_t last) {
     float score[kMaxExperts], selection[kMaxExperts];
     for (int64_t t = first; t < last; ++t) {
       const float* z = a.logits.row<const float>(t);
-      if (!std::all_of(z, z + n, [](float v) { return std::isfinite(v); })) {
+      if (!is_choice_sound || !std::all_of(z, z + n, is_finite)) {
         lower(bad, static_cast<int32_t>(t));
         std::fill_n(a.ids + t * a.contract.top_k, a.contract.top_k, 0);
         std::fill_n(a.weights + t * a.contract.top_k, a.contract.top_k, 0.0f);

@@ -74,7 +74,7 @@ RouterReport route_reference(const RouterContract& c, std::span<const float> log
   constexpr double kNegativeInfinity = -std::numeric_limits<double>::infinity();
   RouterReport report;
   const size_t n = logits.size();
-  if (!all_finite(logits)) {
+  if (!all_finite(logits) || !all_finite(bias)) {
     report.bad_token = 0;
     return report;
   }

@@ -10,7 +10,7 @@
 //      get -infinity (not 0: biased scores may be negative);
 //   4. top-k by selection score, ties to the lower expert id;
 //   5. weights from the unbiased scores: divided by (their sum + norm_epsilon) when `normalize`; guard; times scale.
-// A NaN or infinite logit is an error that names the token, never a selection.
+// A NaN or infinite logit or bias is an error that names the token, never a selection.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +56,7 @@ struct RouterNoise {
 
 // What went wrong, written by the kernel. One per launch.
 struct RouterReport {
-  int32_t bad_token = -1;        // first token with a NaN or infinite logit
+  int32_t bad_token = -1;        // first token with a NaN or infinite logit; the first of all when a bias is
   int32_t guard_token = -1;      // first token whose weight sum failed
   int32_t guard_count = 0;       // how many did
 };

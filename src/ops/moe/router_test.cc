@@ -159,6 +159,28 @@ TEST(Route, TiesGoToTheLowerId) {
   }
 }
 
+TEST(Route, ABiasThatIsNotFiniteChoosesNothing) {
+  auto runners = make_runners(2);
+  const RouterContract c{.score = ops::ScoreFunction::kSigmoid, .num_experts = 16, .top_k = 4, .normalize = true};
+  std::mt19937_64 rng(3);
+  TestMatrix<float> logits(20, 16);
+  logits.fill(rng);
+  std::vector<float> row(16);
+  std::vector<int32_t> ids(4);
+  std::vector<double> weights(4);
+  for (const float bad : {NAN, INFINITY, -INFINITY}) {
+    std::vector<float> bias(16, 0.5f);
+    bias[11] = bad;
+    for (auto& runner : runners) {
+      const Routes r = route(*runner, c, logits, 20, bias.data());
+      EXPECT_EQ(r.report.bad_token, 0);
+      for (const int32_t id : r.ids) EXPECT_TRUE(id >= 0 && id < 16);
+      for (const float w : r.weights) EXPECT_TRUE(std::isfinite(w));
+    }
+    EXPECT_EQ(ops::route_reference(c, row, bias, {}, 0, ids, weights).bad_token, 0);
+  }
+}
+
 TEST(Route, EveryPlaceOfANanOrInfinityIsFoundAndNamed) {
   for (const int threads : {1, 3}) {
     auto runners = make_runners(threads);
