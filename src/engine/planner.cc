@@ -9,6 +9,7 @@
 #include "base/thread.h"
 #include "model/forward.h"
 #include "model/weight_loader.h"
+#include "sample/sampler.h"
 
 namespace pointsman {
 namespace {
@@ -31,6 +32,10 @@ ExpertStoreOptions store_options(const EngineOptions& o, int64_t slots) {
 }
 
 }  // namespace
+
+uint64_t sampler_bytes(const ModelConfig& config) {
+  return align_up(Sampler::memory_bytes({.do_sample = true}, config.vocab_size), kPageBytes);
+}
 
 uint64_t session_bytes(const ModelConfig& config, const EngineOptions& options) {
   const uint64_t history = config.compressed.layers.empty() ? 0 : static_cast<uint64_t>(options.context_length) * sizeof(int32_t);
@@ -72,7 +77,7 @@ Result<MemoryPlan> make_plan(const PlanRequest& r) {
   const uint64_t catalogue = r.checkpoint.table_bytes() + r.binding.table_bytes();
   const uint64_t load_staging = r.host_visible ? 0 : kLoadChunkBytes;
   const StreamedMatrix::Cost on_demand = on_demand_cost(r.binding, r.host_visible);
-  const uint64_t fixed = weights + kv + stacks_pool + store_fixed + catalogue + r.tokenizer_bytes + load_staging +
+  const uint64_t fixed = weights + kv + stacks_pool + store_fixed + catalogue + r.tokenizer_bytes + load_staging + sampler_bytes(c) +
                          on_demand.read_buffer_bytes + on_demand.table_bytes + on_demand.stack_bytes;
 
   const int64_t smallest_chunk =
@@ -118,6 +123,7 @@ Result<MemoryPlan> make_plan(const PlanRequest& r) {
   item("read buffers", store_buffers + load_staging + on_demand.read_buffer_bytes,
        num_on_demand > 0 ? format("{} for dense tensors on demand", human_bytes(static_cast<double>(on_demand.read_buffer_bytes))) : "");
   item("tokenizer", r.tokenizer_bytes, "");
+  item("sampler", sampler_bytes(c), format("candidates for {} logits", c.vocab_size));
   item("catalogue", catalogue + store_tables + on_demand.table_bytes, format("{} tensors", r.checkpoint.tensors().size()));
   item("thread stacks", stacks_pool + store_stacks + on_demand.stack_bytes,
        format("{} compute, {} readers", o.num_threads - 1,

@@ -25,6 +25,9 @@ struct PlanRequest {
 
 Result<MemoryPlan> make_plan(const PlanRequest& request);
 
+// Room for one sampler of any options, which the caller of the engine makes.
+uint64_t sampler_bytes(const ModelConfig& config);
+
 // A session's own bytes: KV cache and logits.
 uint64_t session_bytes(const ModelConfig& config, const EngineOptions& options);
 

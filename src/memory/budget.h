@@ -28,7 +28,7 @@ enum class MemoryClass : int {
   kTokenizer,     // vocabulary, merges, template
   kCatalogue,     // tensor and expert tables, digests
   kThreadStacks,
-  kOutput,        // logits, traces
+  kOutput,        // traces on their way out, the sampler
   kCount,
 };
 inline constexpr int kNumMemoryClasses = static_cast<int>(MemoryClass::kCount);

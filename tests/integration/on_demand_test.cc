@@ -126,6 +126,7 @@ TEST_P(OnDemand, ThePlanIsTheAccounting) {
     EXPECT_EQ(ledger_of(stats, MemoryClass::kWeights), item_of(plan, "weights"));
     EXPECT_EQ(ledger_of(stats, MemoryClass::kReadBuffers), item_of(plan, "read buffers"));
     EXPECT_EQ(ledger_of(stats, MemoryClass::kThreadStacks), item_of(plan, "thread stacks"));
+    EXPECT_EQ(ledger_of(stats, MemoryClass::kOutput), item_of(plan, "sampler"));
     EXPECT_LE(ledger_of(stats, MemoryClass::kCatalogue), item_of(plan, "catalogue"));
     EXPECT_LE(stats.ledger_peak_bytes, plan.total_bytes);
     // What the map calls on demand is not in memory; the rest is.
