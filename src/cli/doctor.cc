@@ -125,9 +125,10 @@ struct Flags {
     }
     const bool some =
         options.experts != 0 || options.batch != 0 || options.hidden != 0 || options.top_k != 0 || options.ep != 0;
-    const bool every = options.experts > 0 && options.batch > 0 && options.hidden > 0 && options.top_k > 0 && options.ep > 0;
-    if (some && !every)
-      return refuse("the HCCL_BUFFSIZE calculator needs --experts, --ep, --batch, --hidden and --topk, each from 1");
+    const bool shape = options.experts > 0 && options.hidden > 0 && options.top_k > 0;
+    if (some && (options.batch <= 0 || options.ep <= 0 || (!shape && options.model.empty())))
+      return refuse(
+          "the HCCL_BUFFSIZE calculator needs --ep and --batch, and MODEL or --experts, --hidden and --topk, each from 1");
     return ok_status();
   }
 };

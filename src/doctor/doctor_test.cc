@@ -218,6 +218,15 @@ TEST(DoctorProgram, ExitCodes) {
                                    "--hidden", "7168", "--topk", "8", "--soc", "a3"});
   EXPECT_EQ(buffer.exit_code, 1);
   EXPECT_NE(buffer.out.find("HCCL_BUFFSIZE=3824"), std::string::npos) << buffer.out;
+  // Experts, hidden size and top-k from a model.
+  const auto model = run_program({"doctor", kModel, "--check", "hccl_buffer", "--ep", "4", "--batch", "32", "--soc", "a2"});
+  EXPECT_EQ(model.exit_code, 0) << model.out << model.err;
+  EXPECT_NE(model.out.find("(A2 fullmesh)"), std::string::npos) << model.out;
+  EXPECT_EQ(
+      run_program({"doctor", kModel, "--check", "hccl_buffer", "--ep", "4", "--batch", "32", "--soc", "a2", "--topk", "999"})
+          .exit_code,
+      1);
+  EXPECT_EQ(run_program({"doctor", kModel, "--check", "hccl_buffer", "--ep", "4"}).exit_code, 2);
 }
 
 TEST(DoctorProgram, DeepFindsAFlippedByteOfAnExpert) {

@@ -4,6 +4,7 @@
 #include "doctor/hccl_buffer.h"
 
 #include "base/log.h"
+#include "checkpoint/model_config.h"
 #include "doctor/check.h"
 #include "doctor/text.h"
 
@@ -32,10 +33,22 @@ CheckResult check_hccl_buffer(const Context& context) {
     r.evidence.push_back("whether it holds a MoE dispatch: give --experts --ep --batch --hidden --topk");
     return r;
   }
-  std::string family = context.ascend.family;
-  if (family.empty()) family = o.soc;
-  const Result<HcclBufferNeed> need =
-      hccl_buffer_need({o.experts, o.ep, o.batch, o.hidden, o.top_k, o.shared_experts, family, o.comm_alg});
+  HcclBufferRequest q{o.experts, o.ep, o.batch, o.hidden, o.top_k, o.shared_experts, context.ascend.family, o.comm_alg};
+  if (q.family.empty()) q.family = o.soc;
+  // What the flags leave open, the model's config says.
+  if (!o.model.empty() && (q.experts == 0 || q.hidden == 0 || q.top_k == 0)) {
+    const Result<ModelConfig> config = read_model_config(FileSystem::real(), o.model);
+    if (!config.ok()) return CheckResult::not_applicable(config.status().message());
+    if (q.experts == 0) q.experts = config->num_experts;
+    if (q.hidden == 0) q.hidden = config->hidden_size;
+    if (q.top_k == 0) q.top_k = config->num_experts_per_tok;
+  }
+  const Result<HcclBufferNeed> need = hccl_buffer_need(q);
+  if (!need.ok() && need.status().code() == StatusCode::kInvalidArgument) {
+    CheckResult r = CheckResult::ok("HCCL_BUFFSIZE for a MoE dispatch");
+    r.fail("hccl_buffer.request", need.status().message(), "correct the shape of the job");
+    return r;
+  }
   if (!need.ok()) {
     CheckResult r = CheckResult::not_applicable(need.status().message());
     return r;
@@ -43,7 +56,7 @@ CheckResult check_hccl_buffer(const Context& context) {
   CheckResult r = CheckResult::ok(
       format("{} MB{}; the dispatch needs {} MB ({})", mb, text ? "" : " (default)", need->megabytes, need->formula));
   r.evidence.push_back(format("{} bytes for {} experts over {} ranks, {} tokens a rank, hidden {}, top-{}", need->bytes,
-                              o.experts, o.ep, o.batch, o.hidden, o.top_k));
+                              q.experts, q.ep, q.batch, q.hidden, q.top_k));
   if (!need->note.empty()) r.evidence.push_back(need->note);
   r.data = Json::object();
   r.data.set("buffsize_mb", mb);

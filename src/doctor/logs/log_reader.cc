@@ -237,6 +237,11 @@ struct Walk {
   }
 
   void file(const std::string& path, const std::string& relative, uint64_t size) {
+    for (const char* suffix : {".gz", ".xz", ".bz2", ".zst", ".zip", ".tar", ".tgz"}) {
+      if (!relative.ends_with(suffix)) continue;
+      if (out.notes.size() < 32) out.notes.push_back(format("{}: packed, not read; unpack it first", printable(relative)));
+      return;
+    }
     if (out.files_seen >= limits.max_files) {
       stop(format("more than {} files: the rest was not read", limits.max_files));
       return;
