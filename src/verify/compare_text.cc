@@ -20,6 +20,13 @@ std::string join(const std::vector<int32_t>& list, size_t most) {
   return text + (list.size() > most ? " ..." : "");
 }
 
+// Values of other signs are billions of steps apart: then the count says nothing more.
+std::string ulp_text(const UlpHistogram& u) {
+  if (!u.counted) return "-";
+  const uint64_t p99 = u.quantile(0.99);
+  return p99 < 1'000'000 ? std::to_string(p99) : ">1e6";
+}
+
 void tensors_text(const CompareReport& r, std::string& out) {
   const Comparison& c = r.comparison;
   const bool has_local = std::any_of(c.tensors.begin(), c.tensors.end(), [](const TensorDistance& t) { return t.local_row_relative >= 0; });
@@ -37,7 +44,7 @@ void tensors_text(const CompareReport& r, std::string& out) {
     ++shown;
     out += format("{} {:<30} {:<14} {:>9.3g} {:>9.3g} {:>9.3g} {:>8.1f} {:>10.7f} {:>9}", t.failure.empty() ? ' ' : '!', t.name, shape_text(t.shape),
                   t.max_abs, t.row_relative, has_local ? t.local_row_relative : t.mean_rel, std::min(999.0, t.sqnr_db()), t.cosine,
-                  t.ulp.counted ? format("{}", t.ulp.quantile(0.99)) : "-");
+                  ulp_text(t.ulp));
     if (t.nonfinite_a + t.nonfinite_b > 0) out += format("  non-finite {} / {}", t.nonfinite_a, t.nonfinite_b);
     if (t.rows_left_out > 0) out += format("  {} rows left out", t.rows_left_out);
     if (!t.failure.empty()) out += "  " + t.failure;
