@@ -2,6 +2,7 @@
 #include "audit/rules/moe_words.h"
 
 #include <algorithm>
+#include <cctype>
 
 namespace pointsman::audit::rules {
 
@@ -172,6 +173,20 @@ bool is_moe_function(const cpp::File& file, const cpp::Function& f) {
     }
   }
   return false;
+}
+
+Span name_span(const Unit& unit, Span head, std::string_view name) {
+  const std::string_view text = unit.slice(head);
+  const size_t colon = name.rfind(':');
+  if (colon != name.npos) name.remove_prefix(colon + 1);
+  // The name before its parameters, not the same word in a template or a decorator.
+  for (size_t at = name.empty() ? text.npos : text.find(name); at != text.npos; at = text.find(name, at + 1)) {
+    const size_t end = at + name.size();
+    const bool starts = at == 0 || !(std::isalnum(static_cast<unsigned char>(text[at - 1])) || text[at - 1] == '_' || text[at - 1] == '@' || text[at - 1] == '.');
+    if (starts && end < text.size() && (text[end] == '(' || text[end] == ' '))
+      return {head.begin + static_cast<uint32_t>(at), head.begin + static_cast<uint32_t>(end)};
+  }
+  return head;
 }
 
 bool is_test_path(std::string_view path) {

@@ -35,6 +35,8 @@ const python::Expr* same_values(const python::Expr& tensor, python::Predicate pr
 
 // Searches of a file against itself stop after this many starting points, so that no file takes quadratic time.
 inline constexpr int kMaxSearches = 100;
+// The same for searches of one step, through what flows into an expression.
+inline constexpr int kMaxFlows = 1000;
 
 // A use of `source`'s value as an index in the same function: x[source], index_select(x, 0, source). Null when there is none.
 const python::Expr* index_use(const python::Module& m, const python::Expr& source);
@@ -44,6 +46,9 @@ bool is_returned(const python::Module& m, const python::Expr& source);
 // C++: the function's name or a parameter speaks of experts.
 bool is_moe_function(const cpp::File& file, const cpp::Function& f);
 bool mentions(const cpp::File& file, cpp::TokenRange range, bool (*word)(std::string_view));
+
+// Where a kernel or function is named, in the text of its head: the line to point to below templates and decorators.
+Span name_span(const Unit& unit, Span head, std::string_view name);
 
 // "tests/...", "test_x.py", "x_test.py", "conftest.py".
 bool is_test_path(std::string_view path);

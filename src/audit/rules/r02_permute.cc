@@ -54,6 +54,7 @@ void sorts(const python::Module& m, Report& out) {
 
 // for i in range(num_experts): ... nonzero(mask[i]) or where(ids == i)
 void masks(const python::Module& m, Report& out) {
+  int searches = 0;
   for (const Expr* call : m.calls()) {
     const std::string_view name = call->last_name();
     if ((name != "where" && name != "nonzero") || python::runs_only_on_cuda(*call)) continue;
@@ -63,6 +64,7 @@ void masks(const python::Module& m, Report& out) {
     const Expr* x = tensor_of(*call);
     const Stmt* loop = python::enclosing_loop(*call);
     if (!x || !loop) continue;
+    if (++searches > kMaxFlows) break;
     const Expr* one_hot = python::flows_from(*x, [](const Expr& e) { return e.is(ExprKind::kCall) && e.last_name() == "one_hot"; });
     if (one_hot && in_moe_code(*one_hot)) {
       Finding& f = out.add(*call, confidence_of(*call), "the tokens of each expert are searched for in a one-hot mask, expert by expert; every search waits for the device to say how many there are");
@@ -111,7 +113,7 @@ void cpp_file(const cpp::File& f, Report& out) {
   std::set<std::string> seen;
   for (const cpp::Function& fn : f.functions()) {
     if (fn.is_kernel && is_permute_kernel(fn.name) && seen.insert(fn.name).second)
-      out.add(fn.head, Confidence::kLikely, "this kernel brings tokens into the order of their experts; CANN has operators for that");
+      out.add(name_span(f.unit(), fn.head, fn.name), Confidence::kLikely, "this kernel brings tokens into the order of their experts; CANN has operators for that");
   }
   for (const cpp::Call& c : f.calls()) {
     if ((c.last != "SortPairs" && c.last != "sort_by_key" && c.last != "stable_sort_by_key") || f.runs_under(f.tokens()[c.token].condition, {"USE_ROCM", "__HIP__", "USE_NPU"})) continue;

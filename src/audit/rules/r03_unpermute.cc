@@ -132,7 +132,7 @@ void cpp_file(const cpp::File& f, Report& out) {
   for (size_t i = 0; i < f.functions().size(); ++i) {
     const cpp::Function& fn = f.functions()[i];
     if (fn.is_kernel && seen.count(static_cast<int>(i)) == 0 && is_expert_name(fn.name) && contains_any(fn.name, {"unpermute", "combine", "reduce", "finalize"}))
-      add_kernel(fn.head, "by their weights", out);
+      add_kernel(name_span(f.unit(), fn.head, fn.name), "by their weights", out);
   }
 }
 

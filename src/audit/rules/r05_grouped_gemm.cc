@@ -120,7 +120,7 @@ void triton_kernels(const python::Module& m, Report& out) {
     const std::string name = lower(f->name);
     const bool grouped = contains(name, "group") || is_expert_name(f->name);
     const bool product = contains(name, "gemm") || contains(name, "gmm") || contains(name, "matmul") || contains(name, "fused_moe") || contains(name, "_mm") || contains(name, "bmm");
-    if (grouped && product) out.add(f->header, Confidence::kLikely, "a grouped product written in Triton; torch_npu has a grouped product of its own");
+    if (grouped && product) out.add(name_span(m.unit(), f->header, f->name), Confidence::kLikely, "a grouped product written in Triton; torch_npu has a grouped product of its own");
   }
 }
 

@@ -4,8 +4,8 @@
 #include <set>
 
 #include "audit/rule.h"
+#include "audit/rules/moe_words.h"
 #include "audit/rules/precision.h"
-#include "audit/rules/words.h"
 
 namespace pointsman::audit::rules {
 namespace {
@@ -37,6 +37,7 @@ void python_file(const python::Module& m, Report& out) {
     const auto defs = python::definitions_of(*call.callee());
     return defs.size() == 1 && defs[0]->value && defs[0]->value->is(ExprKind::kCall) && defs[0]->value->full_name == "torch.nn.CrossEntropyLoss";
   };
+  int searches = 0;
   for (const Expr* call : m.calls()) {
     const bool object = is_loss_object(*call);
     const bool softmax = is_softmax(*call), loss = object || is_loss(*call);
@@ -52,6 +53,7 @@ void python_file(const python::Module& m, Report& out) {
       if (is_narrow(f)) out.add(*call, confidence, what + " is computed in " + float_name(f) + " by its dtype argument");
       continue;  // given: float32, or decided elsewhere
     }
+    if (++searches > kMaxFlows) break;
     // The nearest of: a cast, a module that was made half.
     const Expr* source = nullptr;
     const std::pair<std::string, const Expr*>* module = nullptr;

@@ -104,6 +104,7 @@ Evidence evidence(const python::Module& m, const python::Stmt* owner) {
 
 void python_file(const python::Module& m, Report& out) {
   std::set<const Expr*> seen;
+  int searches = 0;
   std::map<const python::Stmt*, Evidence> types_of;
   for (const Expr* softmax : m.calls()) {
     if (softmax->last_name() != "softmax" || python::runs_only_on_cuda(*softmax)) continue;
@@ -112,6 +113,7 @@ void python_file(const python::Module& m, Report& out) {
     // self.softmax(scores): a module.
     if (!function && softmax->positional(0) && !softmax->positional(0)->is(ExprKind::kNumber) && !softmax->positional(0)->is(ExprKind::kUnary)) x = softmax->positional(0);
     if (!x) continue;
+    if (++searches > kMaxFlows) break;
     const Expr* product = python::flows_from(*x, [](const Expr& e) { return scores(e).has_value(); });
     if (!product || !seen.insert(product).second) continue;
     const Product p = *scores(*product);
