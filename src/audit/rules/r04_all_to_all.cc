@@ -63,7 +63,7 @@ void python_file(const python::Module& m, Report& out) {
       continue;
     }
     if (is_overlapped(*call, *a)) continue;
-    Finding& f = out.add(*call, confidence, "the exchange of tokens between ranks is waited for before the experts start; on an NPU it hides their arithmetic unless both overlap or are one operator");
+    Finding& f = out.add(*call, confidence, "the exchange of tokens between ranks is waited for before the experts start, so its time is added to every layer");
     f.fix = fix_for(out.soc);
   }
 }
