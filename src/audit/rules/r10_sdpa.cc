@@ -20,11 +20,20 @@ bool is_key(std::string_view key) {
   return k == "attn_implementation" || k == "attn_impl" || k == "attention_implementation";
 }
 bool is_flash(std::string_view v) { return v.starts_with("flash_attention_2") || v.starts_with("flash_attention_3") || v == "flash_attn" || v == "flash_attn_2"; }
+// transformers has kernels of torch_npu under this name.
+bool is_mapped(std::string_view v) { return v == "flash_attention_2"; }
 bool is_value(std::string_view v) { return v == "sdpa" || is_flash(v); }
 
 std::string message(std::string_view value) {
+  if (is_mapped(value)) return format("'{}' is the CUDA package flash-attn; only versions of transformers that map the name to torch_npu run it on an NPU", value);
   if (is_flash(value)) return format("'{}' needs the package flash-attn, whose kernels are CUDA", value);
   return "attention goes through scaled_dot_product_attention; whether torch_npu uses its fused operator depends on mask, head size and type";
+}
+
+void refine(std::string_view value, Finding& f) {
+  if (!is_flash(value)) return;
+  if (!is_mapped(value)) f.severity = Severity::kBlocks;
+  f.fix = "A version of transformers that maps flash_attention_2 to torch_npu, else attn_implementation=\"sdpa\" or \"eager\", or torch_npu.npu_fusion_attention in the attention class.";
 }
 
 void add_value(const Expr& value, Confidence confidence, Report& out) {
@@ -32,10 +41,7 @@ void add_value(const Expr& value, Confidence confidence, Report& out) {
   const auto text = python::constant_string(value);
   if (!text || !is_value(*text)) return;
   Finding& f = out.add(value, confidence, message(*text));
-  if (is_flash(*text)) {
-    f.severity = Severity::kBlocks;
-    f.fix = "attn_implementation=\"sdpa\" or \"eager\" on the NPU (newer transformers also map flash attention to torch_npu by themselves), or torch_npu.npu_fusion_attention in the attention class.";
-  }
+  refine(*text, f);
 }
 
 void python_file(const python::Module& m, Report& out) {
@@ -83,7 +89,7 @@ void config_file(const config::Document& d, Report& out) {
   for (const config::Entry& e : d.entries) {
     if (!is_key(e.key) || !is_value(e.value)) continue;
     Finding& f = out.add(e.value_span, Confidence::kCertain, message(e.value));
-    if (is_flash(e.value)) f.severity = Severity::kBlocks;
+    refine(e.value, f);
   }
   for (const config::Command& c : d.commands) {
     for (size_t i = 1; i < c.words.size(); ++i) {
@@ -94,7 +100,7 @@ void config_file(const config::Document& d, Report& out) {
       const std::string value = equal != std::string::npos ? w.substr(equal + 1) : i + 1 < c.words.size() ? c.words[i + 1].text : std::string();
       if (!is_value(value)) continue;
       Finding& f = out.add(c.words[i].span, Confidence::kLikely, message(value));
-      if (is_flash(value)) f.severity = Severity::kBlocks;
+      refine(value, f);
     }
   }
 }
