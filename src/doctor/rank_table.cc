@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kMaxRanks = 262'144;
 constexpr size_t kMaxFaults = 64;
+constexpr int64_t kLargestId = 1'000'000'000;
 
 // Numbers are strings in version 1.0 ("device_id": "3") and numbers in 2.0.
 std::optional<int64_t> number(const Json& object, std::string_view key) {
@@ -48,14 +49,14 @@ class Reader {
 
   void read_device(const Json& device, const std::string& server) {
     const auto rank = number(device, "rank_id"), id = number(device, "device_id");
-    if (!rank || *rank < 0) {
+    if (!rank || *rank < 0 || *rank > kLargestId) {
       fault("no_rank_id", format("a device of server {} has no \"rank_id\", or one that is no number", server),
             "give every device a rank from 0");
       return;
     }
-    if (!id || *id < 0)
+    if (!id || *id < 0 || *id > kLargestId)
       fault("no_device_id", format("rank {} has no \"device_id\"", *rank), "give every rank the device it runs on");
-    add({*rank, id.value_or(-1), server, text(device, "device_ip")});
+    add({*rank, id && *id >= 0 && *id <= kLargestId ? *id : -1, server, text(device, "device_ip")});
   }
 
   void read_servers(const Json::Array& servers) {

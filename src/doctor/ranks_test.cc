@@ -45,6 +45,15 @@ TEST(RankTable, EveryFaultHasItsName) {
   }
 }
 
+TEST(RankTable, NumbersBeyondAnyClusterAreFaults) {
+  const auto table = parse_rank_table(
+      R"({"rank_list": [{"rank_id": 9223372036854775807, "device_id": 0}, {"rank_id": 0, "device_id": "9223372036854775807"}]})");
+  ASSERT_TRUE(table.ok());
+  ASSERT_EQ(table->ranks.size(), 1u);
+  EXPECT_EQ(table->ranks[0].device, -1);
+  EXPECT_EQ(codes(*table), (std::vector<std::string>{"no_rank_id", "no_device_id"}));
+}
+
 TEST(RankTable, WhatIsNoneIsRefused) {
   EXPECT_EQ(parse_rank_table("rank 0").status().code(), StatusCode::kCorrupt);
   EXPECT_EQ(parse_rank_table("[]").status().code(), StatusCode::kCorrupt);

@@ -4,6 +4,7 @@
 // All of them take hostile input: nothing throws, numbers that do not fit are no numbers.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,6 +17,13 @@ std::string_view trim(std::string_view text);                                // 
 std::vector<std::string_view> split(std::string_view text, char separator);  // empty pieces are kept
 std::vector<std::string_view> lines_of(std::string_view text);
 std::vector<std::string_view> words_of(std::string_view text);  // at blanks and tabs; no empty ones
+// The pieces point into the text: it must not be a temporary.
+template <std::same_as<std::string> S>
+void split(S&&, char) = delete;
+template <std::same_as<std::string> S>
+void lines_of(S&&) = delete;
+template <std::same_as<std::string> S>
+void words_of(S&&) = delete;
 std::string lower(std::string_view text);
 bool contains(std::string_view text, std::string_view part);
 

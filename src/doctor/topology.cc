@@ -28,7 +28,8 @@ Topology from_sysfs(const Machine& machine) {
     const auto cpus = parse_cpu_list(machine.read(base + "/" + name + "/cpulist").value_or(""));
     if (cpus) node.cpus = *cpus;
     // "Node 0 MemTotal:       263837852 kB"
-    for (const std::string_view line : lines_of(machine.read(base + "/" + name + "/meminfo").value_or(""))) {
+    const std::string meminfo = machine.read(base + "/" + name + "/meminfo").value_or("");
+    for (const std::string_view line : lines_of(meminfo)) {
       const size_t at = line.find("MemTotal:");
       if (at == std::string_view::npos) continue;
       const auto kib = leading_int(line.substr(at + 9));
