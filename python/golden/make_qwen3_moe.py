@@ -6,7 +6,6 @@ Every folder holds the files a Hugging Face model folder has, plus expected.safe
 The expected values always come from the files as written: they are loaded back with from_pretrained first.
 """
 
-import copy
 import json
 import math
 import pathlib
@@ -15,23 +14,10 @@ import shutil
 import tempfile
 
 import common
+from oracle import (PACKAGES, Weights, expected_of, load, make_tokens, trace, write_shards, write_single)
 
-common.quiet()
-
-import numpy as np  # noqa: E402
 import torch  # noqa: E402
-import transformers  # noqa: E402
-from safetensors.torch import save_file  # noqa: E402
 
-torch.set_num_threads(1)
-torch.use_deterministic_algorithms(True)
-transformers.logging.disable_progress_bar()
-
-PACKAGES = ("torch", "transformers", "safetensors", "numpy")
-GREEDY = 24
-MIN_CUT_MARGIN = 1e-4     # softmax probability of rank k minus rank k+1, over all rows
-MIN_ORDER_MARGIN = 1e-5   # between neighbours inside the top k
-MIN_GREEDY_MARGIN = 1e-3  # best logit minus second best, over the greedy steps
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -108,48 +94,31 @@ def is_moe_layer(config, layer):
 
 def make_weights(config, seed):
     """Per-expert tensors under the published names, fp32, norms away from 1."""
-    rng = common.rng_of("qwen3 weights", seed)
+    w = Weights("qwen3 weights", seed)
     hidden, vocab = config["hidden_size"], config["vocab_size"]
     heads, kv = config["num_attention_heads"], config["num_key_value_heads"]
     head_dim = config.get("head_dim", hidden // heads)
-    weights = {}
-
-    def normal(name, rows, columns, gain=1.0):
-        std = gain / math.sqrt(columns)
-        weights[name] = torch.from_numpy((rng.standard_normal((rows, columns)) * std).astype(np.float32))
-
-    def norm(name, size, low=0.5, high=1.6):
-        weights[name] = torch.from_numpy(rng.uniform(low, high, size).astype(np.float32))
-
-    def bias(name, size):
-        weights[name] = torch.from_numpy((rng.standard_normal(size) * 0.3).astype(np.float32))
-
-    normal("model.embed_tokens.weight", vocab, hidden, 0.5 * math.sqrt(hidden))
+    w.normal("model.embed_tokens.weight", vocab, hidden, 0.5 * math.sqrt(hidden))
     for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}."
-        norm(prefix + "input_layernorm.weight", hidden)
-        norm(prefix + "post_attention_layernorm.weight", hidden)
-        norm(prefix + "self_attn.q_norm.weight", head_dim, 0.7, 1.9)
-        norm(prefix + "self_attn.k_norm.weight", head_dim, 0.7, 1.9)
+        w.norm(prefix + "input_layernorm.weight", hidden)
+        w.norm(prefix + "post_attention_layernorm.weight", hidden)
+        w.norm(prefix + "self_attn.q_norm.weight", head_dim, 0.7, 1.9)
+        w.norm(prefix + "self_attn.k_norm.weight", head_dim, 0.7, 1.9)
         for name, rows, columns in (("q", heads * head_dim, hidden), ("k", kv * head_dim, hidden),
                                     ("v", kv * head_dim, hidden), ("o", hidden, heads * head_dim)):
-            normal(f"{prefix}self_attn.{name}_proj.weight", rows, columns)
+            w.normal(f"{prefix}self_attn.{name}_proj.weight", rows, columns)
             if config["attention_bias"]:
-                bias(f"{prefix}self_attn.{name}_proj.bias", rows)
+                w.bias(f"{prefix}self_attn.{name}_proj.bias", rows)
         if is_moe_layer(config, layer):
-            normal(prefix + "mlp.gate.weight", config["num_experts"], hidden, 1.5)
+            w.normal(prefix + "mlp.gate.weight", config["num_experts"], hidden, 1.5)
             for expert in range(config["num_experts"]):
-                at = f"{prefix}mlp.experts.{expert}."
-                normal(at + "gate_proj.weight", config["moe_intermediate_size"], hidden, 1.3)
-                normal(at + "up_proj.weight", config["moe_intermediate_size"], hidden, 1.3)
-                normal(at + "down_proj.weight", hidden, config["moe_intermediate_size"], 1.5)
+                w.mlp(f"{prefix}mlp.experts.{expert}.", hidden, config["moe_intermediate_size"])
         else:
-            normal(prefix + "mlp.gate_proj.weight", config["intermediate_size"], hidden, 1.3)
-            normal(prefix + "mlp.up_proj.weight", config["intermediate_size"], hidden, 1.3)
-            normal(prefix + "mlp.down_proj.weight", hidden, config["intermediate_size"], 1.5)
-    norm("model.norm.weight", hidden)
-    normal("lm_head.weight", vocab, hidden, 2.5)
-    return weights
+            w.mlp(prefix + "mlp.", hidden, config["intermediate_size"])
+    w.norm("model.norm.weight", hidden)
+    w.normal("lm_head.weight", vocab, hidden, 2.5)
+    return w.tensors
 
 
 def all_to_one_expert(weights, config, expert):
@@ -165,31 +134,6 @@ def all_to_one_expert(weights, config, expert):
 
 # ----------------------------------------------------------------------------------------------------------------------
 # writing
-
-def ordered(weights):
-    """File order of real checkpoints: by name."""
-    return dict(sorted(weights.items()))
-
-
-def write_single(folder, weights):
-    save_file(ordered(weights), folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def write_shards(folder, weights, count):
-    names = sorted(weights)
-    total = sum(weights[n].numel() * weights[n].element_size() for n in names)
-    shards, used = [[] for _ in range(count)], 0
-    for name in names:
-        shards[min(count - 1, used * count // total)].append(name)
-        used += weights[name].numel() * weights[name].element_size()
-    index = {"metadata": {"total_size": total}, "weight_map": {}}
-    for i, shard in enumerate(shards):
-        file = f"model-{i + 1:05d}-of-{count:05d}.safetensors"
-        save_file({n: weights[n] for n in shard}, folder / file, metadata={"format": "pt"})
-        index["weight_map"].update({n: file for n in shard})
-    index["weight_map"] = dict(sorted(index["weight_map"].items()))
-    common.write_json(folder / "model.safetensors.index.json", index, indent=2)
-
 
 def renamed_experts(weights, mapping):
     out = {}
@@ -212,120 +156,6 @@ def fused_experts(weights, config):
         out[at + "gate_up_proj"] = torch.stack([torch.cat([pick(e, "gate_proj"), pick(e, "up_proj")]) for e in experts])
         out[at + "down_proj"] = torch.stack([pick(e, "down_proj") for e in experts])
     return out
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# the oracle
-
-def load(folder):
-    model, info = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager",
-        output_loading_info=True)
-    missing = set(info["missing_keys"]) | set(info["unexpected_keys"]) | {m[0] for m in info["mismatched_keys"]}
-    if missing:
-        raise RuntimeError(f"transformers did not load every tensor of {folder.name}: {sorted(missing)}")
-    return model.eval()
-
-
-@torch.no_grad()
-def trace(model, tokens):
-    """One full forward; the values that `pointsman trace` writes."""
-    out, hooks = {}, []
-    top_k = getattr(model.config, "num_experts_per_tok", 0)
-
-    def keep_hidden(layer):
-        def hook(_module, _inputs, output):
-            hidden = output[0] if isinstance(output, tuple) else output
-            out[f"layers.{layer}.hidden"] = hidden[0].clone()
-        return hook
-
-    def keep_router(layer):
-        def hook(_module, _inputs, output):
-            logits, weights, ids = output
-            out[f"layers.{layer}.router.logits"] = logits.clone()
-            out[f"layers.{layer}.router.weights"] = weights.clone()
-            out[f"layers.{layer}.router.ids"] = ids.to(torch.int32)
-        return hook
-
-    for i, layer in enumerate(model.model.layers):
-        hooks.append(layer.register_forward_hook(keep_hidden(i)))
-        if hasattr(layer.mlp, "gate"):
-            hooks.append(layer.mlp.gate.register_forward_hook(keep_router(i)))
-    try:
-        out["logits"] = model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].clone()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    for name, value in out.items():
-        assert torch.isfinite(value.float()).all(), name
-        if name.endswith("router.ids"):
-            assert value.shape == (len(tokens), top_k)
-    return out
-
-
-def margins(values):
-    """Smallest gaps of the softmax scores: across the cut, and between neighbours above it."""
-    cut, order = math.inf, math.inf
-    for name, logits in values.items():
-        if not name.endswith("router.logits"):
-            continue
-        k = values[name.replace("logits", "ids")].shape[1]
-        scores = torch.softmax(logits.double(), -1).sort(-1, descending=True).values
-        gaps = scores[:, :-1] - scores[:, 1:]
-        if k <= gaps.shape[1]:
-            cut = min(cut, gaps[:, k - 1].min().item())
-        if k > 1:
-            order = min(order, gaps[:, : k - 1].min().item())
-    return cut, order
-
-
-@torch.no_grad()
-def greedy(model, tokens):
-    """Greedy continuation by full recomputation, checked against generate() with its cache."""
-    ids, gap, values = list(tokens), math.inf, None
-    for _ in range(GREEDY):
-        values = trace(model, ids)
-        best = values["logits"][-1].topk(2)
-        gap = min(gap, (best.values[0] - best.values[1]).item())
-        ids.append(int(best.indices[0]))
-    made = model.generate(torch.tensor([tokens]), attention_mask=torch.ones(1, len(tokens), dtype=torch.long),
-                          do_sample=False, max_new_tokens=GREEDY, min_new_tokens=GREEDY, eos_token_id=None,
-                          pad_token_id=0, use_cache=True)[0].tolist()
-    return ids[len(tokens):], gap, margins(values), made == ids
-
-
-def make_tokens(vocab, count, seed):
-    tokens = common.rng_of("tokens", seed).integers(3, vocab, count).tolist()
-    tokens[count // 2:count // 2 + 5] = tokens[3:8]  # a repeated stretch
-    return tokens
-
-
-def expected_of(folder, tokens, seed):
-    model = load(folder)
-    values = trace(model, tokens)
-    continuation, greedy_gap, greedy_margins, same = greedy(model, tokens)
-    cut, order = (min(a, b) for a, b in zip(margins(values), greedy_margins))
-    # Rounding noise: the same graph with double matrix products (norms and softmax stay fp32 in transformers).
-    double = trace(copy.deepcopy(model).double(), tokens)["logits"]
-    tensors = {k: v.contiguous().to(torch.int32 if k.endswith("ids") else torch.float32) for k, v in values.items()}
-    tensors["tokens"] = torch.tensor(tokens, dtype=torch.int32)
-    tensors["greedy"] = torch.tensor(continuation, dtype=torch.int32)
-    facts = {
-        "tokens": len(tokens),
-        "router_cut_margin": None if math.isinf(cut) else float(f"{cut:.4g}"),
-        "router_order_margin": None if math.isinf(order) else float(f"{order:.4g}"),
-        "greedy_logit_margin": float(f"{greedy_gap:.4g}"),
-        "max_abs_logit": float(f"{values['logits'].abs().max().item():.4g}"),
-        "fp32_noise": float(f"{(values['logits'].double() - double).abs().max().item():.1g}"),
-        "generate_with_cache_agrees": same,
-    }
-    good = cut >= MIN_CUT_MARGIN and order >= MIN_ORDER_MARGIN and greedy_gap >= MIN_GREEDY_MARGIN
-    metadata = {
-        "format": "pointsman-oracle-1", "numerics": "fp32", "device": "cpu", "attn_implementation": "eager",
-        "experts_implementation": "eager", "seed": str(seed), "transformers": transformers.__version__,
-        "torch": torch.__version__.split("+")[0],
-    }
-    return tensors, metadata, facts, good
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "checkpoint/family.h"
 #include "checkpoint/model_config.h"
 
 namespace pointsman {
@@ -77,10 +78,11 @@ class ConfigReader {
 };
 
 // Which layers slide (layer_config.cc) and which are sparse. REQUIRES: model_type and num_hidden_layers are read.
-void read_layer_windows(ConfigReader& reader, bool window_in_every_layer, ModelConfig& config);
-void read_moe(ConfigReader& reader, ModelConfig& config);
-// Fills rope from rope_scaling / rope_parameters / rope_theta in all their spellings. REQUIRES: windows and head_dim are read.
-void read_rope(ConfigReader& reader, ModelConfig& config);
+void read_layer_windows(ConfigReader& reader, const Family& family, ModelConfig& config);
+void read_moe(ConfigReader& reader, const Family& family, ModelConfig& config);
+// Fills rope from rope_scaling / rope_parameters / rope_theta in all their spellings, and rotary_dim. REQUIRES: windows and head_dim
+// are read.
+void read_rope(ConfigReader& reader, const Family& family, ModelConfig& config);
 // Fills config.rope from one rope dictionary at `path`; `partial` is its partial_rotary_factor, when it has one.
 void read_rope_dictionary(ConfigReader& reader, const Json& dictionary, const std::string& path, ModelConfig& config, double& partial);
 // Everything that only deepseek_v4 has: kinds of layers, ropes, indexer, hyper-connections, router (deepseek_v4_config.cc).

@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t kMaxWindow = int64_t{1} << 32;
 constexpr int64_t kMaxLayer = 4096;
+constexpr int64_t kMaxWidth = 1 << 20;
 
 // Index of the first entry of layer_types that is "sliding_attention", or -1; fails on anything unknown. `slides` is filled.
 int64_t read_layer_types(ConfigReader& r, const Json& types, const std::string& path, std::vector<bool>& slides) {
@@ -37,9 +38,15 @@ int64_t read_layer_types(ConfigReader& r, const Json& types, const std::string& 
 
 }  // namespace
 
-void read_layer_windows(ConfigReader& r, bool window_in_every_layer, ModelConfig& c) {
+void read_layer_windows(ConfigReader& r, const Family& family, ModelConfig& c) {
   const std::string fallback = "default of " + c.model_type;
   c.layer_window.assign(static_cast<size_t>(c.num_hidden_layers), 0);
+  if (family.window == WindowRule::kNone) return;
+  if (family.window == WindowRule::kSetInEveryLayer) {
+    const int64_t window = r.integer_or("sliding_window", {"sliding_window"}, 1, kMaxWindow, 0, "none unless said");
+    std::fill(c.layer_window.begin(), c.layer_window.end(), window);
+    return;
+  }
   bool use = r.boolean_or("use_sliding_window", {"use_sliding_window"}, false, fallback);
   // An absent window is the class default of 4096; an explicit null is none.
   const bool is_none = r.is_null("sliding_window");
@@ -62,7 +69,7 @@ void read_layer_windows(ConfigReader& r, bool window_in_every_layer, ModelConfig
     }
     return;
   }
-  if (window_in_every_layer) {
+  if (family.window == WindowRule::kSwitchEveryLayer) {
     // transformers gives every layer of such a family (qwen3_moe) the window, whatever layer_types say; max_window_layers is
     // not a key of it.
     if (types != nullptr && std::find(slides.begin(), slides.end(), false) != slides.end()) {
@@ -75,24 +82,20 @@ void read_layer_windows(ConfigReader& r, bool window_in_every_layer, ModelConfig
              path);
   } else {
     const int64_t first = r.integer_or("max_window_layers", {"max_window_layers"}, 0, kMaxLayer, 28, fallback);
-    for (size_t i = 0; i < slides.size(); ++i) slides[i] = static_cast<int64_t>(i) >= first;
+    for (size_t i = 0; i < slides.size(); ++i) {
+      const bool is_below = static_cast<int64_t>(i) < first;
+      slides[i] = family.window == WindowRule::kSwitchAlternate ? is_below && i % 2 == 0 : !is_below;
+    }
   }
   for (size_t i = 0; i < slides.size(); ++i) c.layer_window[i] = slides[i] ? window : 0;
 }
 
-void read_moe(ConfigReader& r, ModelConfig& c) {
-  const std::string fallback = "default of " + c.model_type;
-  // transformers 5 saves num_experts as num_local_experts; DeepSeek writes n_routed_experts.
-  c.num_experts = r.integer("num_experts", {"num_experts", "num_local_experts", "n_routed_experts"}, 0, 4096);
-  if (c.num_experts == 0) return;  // every layer is dense
-  c.num_experts_per_tok = r.integer("num_experts_per_tok", {"num_experts_per_tok"}, 1, 64);
-  c.moe_intermediate_size = r.integer("moe_intermediate_size", {"moe_intermediate_size"}, 1, 1 << 20);
-  c.norm_topk_prob = r.boolean_or("norm_topk_prob", {"norm_topk_prob"}, false, fallback);
-  const int64_t step = r.integer_or("decoder_sparse_step", {"decoder_sparse_step"}, 1, kMaxLayer, 1, fallback);
-  if (c.num_experts_per_tok > c.num_experts) {
-    r.fail(error(StatusCode::kInvalidArgument, "{}: num_experts_per_tok {} is more than num_experts {}", r.where(),
-                 c.num_experts_per_tok, c.num_experts));
-  }
+namespace {
+
+// decoder_sparse_step and mlp_only_layers.
+void read_sparse_layers(ConfigReader& r, ModelConfig& c) {
+  const int64_t step =
+      r.integer_or("decoder_sparse_step", {"decoder_sparse_step"}, 1, kMaxLayer, 1, "default of " + c.model_type);
   for (int64_t i = 0; i < c.num_hidden_layers; ++i) c.layer_is_moe[static_cast<size_t>(i)] = (i + 1) % step == 0;
   std::string path;
   const Json* dense = r.find({"mlp_only_layers"}, &path);
@@ -104,6 +107,60 @@ void read_moe(ConfigReader& r, ModelConfig& c) {
       c.layer_is_moe[static_cast<size_t>(layer)] = false;  // others mean nothing, as in transformers
   }
   r.record("mlp_only_layers", brief(*dense), path);
+}
+
+void read_shared_expert(ConfigReader& r, const Family& family, ModelConfig& c) {
+  if (family.shared_expert == SharedExpertRule::kGated) {
+    c.shared_expert_is_gated = true;
+    c.shared_expert_intermediate_size =
+        r.integer("shared_expert_intermediate_size", {"shared_expert_intermediate_size"}, 1, kMaxWidth);
+  } else if (family.shared_expert == SharedExpertRule::kCounted) {
+    const int64_t count = r.integer_or("n_shared_experts", {"n_shared_experts"}, 0, 1024, 1, "default of " + c.model_type);
+    c.shared_expert_intermediate_size = count * c.moe_intermediate_size;
+    if (r.status().ok() && c.shared_expert_intermediate_size > kMaxWidth) {
+      r.fail(error(StatusCode::kInvalidArgument, "{}: {} shared experts of width {} are wider than {}", r.where(), count,
+                   c.moe_intermediate_size, kMaxWidth));
+    }
+  }
+}
+
+}  // namespace
+
+void read_moe(ConfigReader& r, const Family& family, ModelConfig& c) {
+  const std::string fallback = "default of " + c.model_type;
+  const bool may_be_dense = family.moe_layers == MoeLayerRule::kSparseStep;
+  // transformers 5 saves num_experts as num_local_experts; DeepSeek writes n_routed_experts.
+  c.num_experts = r.integer("num_experts", {"num_experts", "num_local_experts", "n_routed_experts"}, may_be_dense ? 0 : 1, 4096);
+  if (c.num_experts == 0) return;  // every layer is dense
+  c.num_experts_per_tok = r.integer("num_experts_per_tok", {"num_experts_per_tok"}, 1, 64);
+  c.moe_intermediate_size = r.integer("moe_intermediate_size", {family.expert_width_key}, 1, kMaxWidth);
+  if (family.norm_topk == NormTopkRule::kAlways) {
+    c.norm_topk_prob = true;
+    r.record("norm_topk_prob", "true", "rule of " + c.model_type);
+  } else {
+    c.norm_topk_prob =
+        r.boolean_or("norm_topk_prob", {"norm_topk_prob"}, family.norm_topk == NormTopkRule::kByKeyTrue, fallback);
+  }
+  if (c.num_experts_per_tok > c.num_experts) {
+    r.fail(error(StatusCode::kInvalidArgument, "{}: num_experts_per_tok {} is more than num_experts {}", r.where(),
+                 c.num_experts_per_tok, c.num_experts));
+  }
+  if (family.has_expert_groups) {
+    c.n_group = r.integer_or("n_group", {"n_group"}, 1, 64, 1, fallback);
+    c.topk_group = r.integer_or("topk_group", {"topk_group"}, 1, 64, 1, fallback);
+    c.routed_scaling_factor = r.number_or("routed_scaling_factor", {"routed_scaling_factor"}, 1e-6, 1e6, 1, fallback);
+  }
+  switch (family.moe_layers) {
+    case MoeLayerRule::kNone: break;
+    case MoeLayerRule::kEvery: c.layer_is_moe.assign(c.layer_is_moe.size(), true); break;
+    case MoeLayerRule::kSparseStep: read_sparse_layers(r, c); break;
+    case MoeLayerRule::kAfterDense: {
+      const int64_t dense = r.integer_or("first_k_dense_replace", {"first_k_dense_replace"}, 0, kMaxLayer, 1, fallback);
+      for (int64_t i = 0; i < c.num_hidden_layers; ++i) c.layer_is_moe[static_cast<size_t>(i)] = i >= dense;
+      break;
+    }
+  }
+  read_shared_expert(r, family, c);
 }
 
 }  // namespace pointsman

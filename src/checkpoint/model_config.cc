@@ -15,38 +15,15 @@ constexpr int64_t kMaxLayers = 4096;
 constexpr int64_t kMaxHeads = 4096;
 constexpr int64_t kMaxHeadDim = 512;
 
-// What differs between families: the defaults of their transformers config class (5.24), which files may leave out, and rules.
-struct Family {
-  std::string_view model_type;
-  bool is_moe;
-  int64_t num_key_value_heads;
-  int64_t head_dim;            // 0: hidden_size / num_attention_heads
-  bool window_in_every_layer;  // with use_sliding_window; otherwise layer_types or max_window_layers say which
-  // Reads windows, ropes and what else only this family has; null: the common keys.
-  void (*read_own)(ConfigReader& reader, ModelConfig& config) = nullptr;
-};
-constexpr Family kFamilies[] = {
-    {.model_type = "deepseek_v4", .is_moe = true, .num_key_value_heads = 1, .head_dim = 512, .window_in_every_layer = true,
-     .read_own = read_deepseek_v4},
-    {.model_type = "qwen3", .is_moe = false, .num_key_value_heads = 32, .head_dim = 128, .window_in_every_layer = false},
-    {.model_type = "qwen3_moe", .is_moe = true, .num_key_value_heads = 4, .head_dim = 0, .window_in_every_layer = true},
-};
-
 // Keys that are known and say nothing about the forward pass. A dense model may keep intermediate_size unused, and a window
 // that is off its layer number.
 const std::set<std::string_view>& harmless_keys() {
-  static const std::set<std::string_view> keys = {"architectures",        "attention_dropout",
-                                                  "bos_token_id",         "chunk_size_feed_forward",
-                                                  "eos_token_id",         "id2label",
-                                                  "initializer_range",    "intermediate_size",
-                                                  "is_encoder_decoder",   "label2id",
-                                                  "max_window_layers",    "model_type",
-                                                  "output_attentions",    "output_hidden_states",
-                                                  "output_router_logits", "problem_type",
-                                                  "return_dict",          "router_aux_loss_coef",
-                                                  "router_jitter_noise",  "text_config",
-                                                  "transformers_version", "use_cache",
-                                                  "_name_or_path"};
+  static const std::set<std::string_view> keys = {
+      "architectures",        "attention_dropout", "bos_token_id",      "chunk_size_feed_forward", "eos_token_id",
+      "expert_dtype",         "id2label",          "initializer_range", "intermediate_size",       "is_encoder_decoder",
+      "label2id",             "max_window_layers", "model_type",        "output_attentions",       "output_hidden_states",
+      "output_router_logits", "pretraining_tp",    "problem_type",      "return_dict",             "router_aux_loss_coef",
+      "router_jitter_noise",  "text_config",       "transformers_version", "use_cache",            "_name_or_path"};
   return keys;
 }
 
@@ -54,7 +31,7 @@ Result<const Family*> find_family(ConfigReader& r, ModelConfig& c) {
   c.model_type = r.text_or("model_type", {"model_type"}, "", "missing");
   PM_RETURN_IF_ERROR(r.status());
   std::string known;
-  for (const Family& f : kFamilies) {
+  for (const Family& f : families()) {
     if (f.model_type == c.model_type) return &f;
     known += (known.empty() ? "" : ", ") + std::string(f.model_type);
   }
@@ -71,15 +48,40 @@ void check_foreign_matter(ConfigReader& r) {
     r.warn(path + ": names Python code; ignored, nothing from a checkpoint is executed");
 }
 
+void read_biases(ConfigReader& r, const Family& family, ModelConfig& c) {
+  const std::string fallback = "default of " + c.model_type;
+  switch (family.attention_bias) {
+    case AttentionBiasRule::kNone: break;
+    case AttentionBiasRule::kQkv:
+      c.attention_bias = true;
+      r.record("attention_bias", "true", "rule of " + c.model_type + ": q, k and v");
+      break;
+    case AttentionBiasRule::kQkvByQkvBias: c.attention_bias = r.boolean_or("attention_bias", {"qkv_bias"}, true, fallback); break;
+    case AttentionBiasRule::kQkvByKey:
+    case AttentionBiasRule::kAllByKey:
+      c.attention_bias = r.boolean_or("attention_bias", {"attention_bias"}, false, fallback);
+      c.attention_output_bias = c.attention_bias && family.attention_bias == AttentionBiasRule::kAllByKey;
+      break;
+  }
+  if (family.has_mlp_bias_key) c.mlp_bias = r.boolean_or("mlp_bias", {"mlp_bias"}, false, fallback);
+  if (family.has_use_qk_norm_key) c.use_qk_norm = r.boolean_or("use_qk_norm", {"use_qk_norm"}, false, fallback);
+  if (family.has_clip_qkv_key) {
+    c.clip_qkv = r.number_or("clip_qkv", {"clip_qkv"}, 0, 1e30, 0, "none unless said");
+    std::string path;
+    if (r.status().ok() && c.clip_qkv == 0 && r.find({"clip_qkv"}, &path) != nullptr) {
+      r.fail(error(StatusCode::kInvalidArgument, "{}: 0 would make every query, key and value 0; expected a positive number or null", path));
+    }
+  }
+}
+
 void read_attention_sizes(ConfigReader& r, const Family& family, ModelConfig& c) {
   const std::string fallback = "default of " + c.model_type;
   c.num_attention_heads = r.integer("num_attention_heads", {"num_attention_heads"}, 1, kMaxHeads);
   // An explicit null says "one per head", as files did before the key existed.
-  c.num_key_value_heads =
-      r.is_null("num_key_value_heads")
-          ? r.integer_or("num_key_value_heads", {"num_key_value_heads"}, 1, kMaxHeads, c.num_attention_heads,
-                         "derived: num_attention_heads")
-          : r.integer_or("num_key_value_heads", {"num_key_value_heads"}, 1, kMaxHeads, family.num_key_value_heads, fallback);
+  const bool one_each = family.num_key_value_heads == 0 || r.is_null("num_key_value_heads");
+  c.num_key_value_heads = r.integer_or("num_key_value_heads", {"num_key_value_heads"}, 1, kMaxHeads,
+                                       one_each ? c.num_attention_heads : family.num_key_value_heads,
+                                       one_each ? "derived: num_attention_heads" : fallback);
   if (r.status().ok() && c.num_attention_heads % c.num_key_value_heads != 0) {
     r.fail(error(StatusCode::kInvalidArgument, "{}: num_attention_heads {} is no multiple of num_key_value_heads {}", r.where(),
                  c.num_attention_heads, c.num_key_value_heads));
@@ -95,7 +97,7 @@ void read_attention_sizes(ConfigReader& r, const Family& family, ModelConfig& c)
     r.fail(error(StatusCode::kInvalidArgument, "{}: head_dim {}: expected an even number up to {}", r.where(), c.head_dim,
                  kMaxHeadDim));
   }
-  c.attention_bias = r.boolean_or("attention_bias", {"attention_bias"}, false, fallback);
+  read_biases(r, family, c);
 }
 
 }  // namespace
@@ -115,11 +117,16 @@ Result<ModelConfig> normalize_config(const Json& config, const Json& generation)
   c.torch_dtype = r.text_or("dtype", {"dtype", "torch_dtype"}, "", "not said");
   c.hidden_size = r.integer("hidden_size", {"hidden_size"}, 1, kMaxDim);
   c.num_hidden_layers = r.integer("num_hidden_layers", {"num_hidden_layers"}, 1, kMaxLayers);
+  if (family->has_mtp_layers) {
+    c.num_mtp_layers =
+        r.integer_or("num_mtp_layers", {"num_nextn_predict_layers", "num_mtp_layers"}, 0, kMaxLayers, 1, fallback);
+  }
   read_attention_sizes(r, *family, c);
   c.vocab_size = r.integer("vocab_size", {"vocab_size"}, 1, 1 << 24);
   c.max_position_embeddings =
-      r.integer_or("max_position_embeddings", {"max_position_embeddings"}, 1, int64_t{1} << 32, 32768, fallback);
-  c.rms_norm_eps = r.number_or("rms_norm_eps", {"rms_norm_eps"}, 0, 1, 1e-6, fallback);
+      r.integer_or("max_position_embeddings", {"max_position_embeddings"}, 1, int64_t{1} << 32,
+                   family->max_position_embeddings, fallback);
+  c.rms_norm_eps = r.number_or("rms_norm_eps", {"rms_norm_eps"}, 0, 1, family->rms_norm_eps, fallback);
   c.tie_word_embeddings = r.boolean_or("tie_word_embeddings", {"tie_word_embeddings"}, false, fallback);
   const std::string act = r.text_or("hidden_act", {"hidden_act"}, "silu", fallback);
   if (act != "silu" && act != "swish") {
@@ -129,14 +136,14 @@ Result<ModelConfig> normalize_config(const Json& config, const Json& generation)
   PM_RETURN_IF_ERROR(r.status());
 
   c.layer_is_moe.assign(static_cast<size_t>(c.num_hidden_layers), false);
-  if (family->is_moe) read_moe(r, c);
+  if (family->moe_layers != MoeLayerRule::kNone) read_moe(r, *family, c);
   const bool has_dense = std::find(c.layer_is_moe.begin(), c.layer_is_moe.end(), false) != c.layer_is_moe.end();
   if (has_dense) c.intermediate_size = r.integer("intermediate_size", {"intermediate_size"}, 1, kMaxDim);
   if (family->read_own != nullptr) {
     if (r.status().ok()) family->read_own(r, c);
   } else {
-    read_layer_windows(r, family->window_in_every_layer, c);
-    read_rope(r, c);
+    read_layer_windows(r, *family, c);
+    read_rope(r, *family, c);
   }
   read_token_ids(r, generation, c);
   PM_RETURN_IF_ERROR(r.status());

@@ -17,13 +17,14 @@
 
 namespace pointsman {
 
-enum class RopeType { kDefault, kLinear, kYarn };
+enum class RopeType { kDefault, kLinear, kLlama3, kYarn };
 
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double theta = 10000;
-  double factor = 1;                             // linear and yarn
-  int64_t original_max_position_embeddings = 0;  // yarn
+  double factor = 1;                             // linear, llama3 and yarn
+  int64_t original_max_position_embeddings = 0;  // llama3 and yarn
+  double low_freq_factor = 1, high_freq_factor = 4;  // llama3
   double beta_fast = 32, beta_slow = 1;          // yarn
   double attention_factor = 0;  // yarn; 0 = 0.1 ln(factor) + 1; what mscale and mscale_all_dim amount to is already in it
   bool truncate = true;         // yarn
@@ -60,7 +61,7 @@ struct HyperConnectionConfig {
 };
 
 struct ModelConfig {
-  std::string model_type;   // "qwen3_moe", "qwen3", ...
+  std::string model_type;   // "qwen3_moe", "mixtral", ...
   std::string torch_dtype;  // informative
 
   int64_t hidden_size = 0;
@@ -73,7 +74,12 @@ struct ModelConfig {
   int64_t max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
   bool tie_word_embeddings = false;
-  bool attention_bias = false;
+  bool attention_bias = false;         // of q, k and v
+  bool attention_output_bias = false;  // of o
+  bool mlp_bias = false;               // of the dense MLPs
+  bool use_qk_norm = false;            // where a key says so; other families always or never have q/k norms
+  double clip_qkv = 0;                 // q, k and v are clamped to +-clip_qkv; 0: they are not
+  int64_t rotary_dim = 0;              // channels of a head that turn: the first ones, of deepseek_v4 the last; others pass through
   RopeConfig rope;
 
   // Sliding window: 0 = full attention. layer_window[i] is what layer i uses.
@@ -87,14 +93,18 @@ struct ModelConfig {
   int64_t moe_intermediate_size = 0;
   bool norm_topk_prob = false;
   double routed_scaling_factor = 1;
+  int64_t n_group = 1, topk_group = 1;          // experts are chosen from the topk_group best of n_group groups
+  int64_t shared_expert_intermediate_size = 0;  // 0: no shared expert; of several the sum, they are one wide MLP
+  bool shared_expert_is_gated = false;          // its output is weighed by a sigmoid
   std::vector<bool> layer_is_moe;  // one per layer
   RouterScore router_score = RouterScore::kSoftmax;
   int64_t num_hash_layers = 0;  // first layers whose experts follow from the token id alone
   double swiglu_limit = 0;      // gate <= limit, -limit <= up <= limit before SiLU; 0: no clamp
 
-  int64_t rotary_dim = 0;  // channels of a head that turn, when not all: the last ones (DeepSeek-V4)
   CompressedAttentionConfig compressed;
   HyperConnectionConfig hyper;
+
+  int64_t num_mtp_layers = 0;  // layers of multi-token prediction behind the last one: stored, not loaded
 
   std::vector<int64_t> eos_token_ids;  // generation_config.json before config.json
   int64_t bos_token_id = -1;

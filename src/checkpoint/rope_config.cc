@@ -57,6 +57,24 @@ double yarn_mscale(double factor, double k) {
   return factor <= 1 ? 1 : 0.1 * k * std::log(factor) + 1;
 }
 
+// The context a model was trained with: at the top level or in the dictionary; transformers prefers the former.
+void read_original_context(ConfigReader& reader, RopeReader& r, ModelConfig& c) {
+  constexpr std::string_view kOriginal = "original_max_position_embeddings";
+  std::string path;
+  const Json* original = reader.find({kOriginal}, &path);
+  const Json* inner = r.find(kOriginal);
+  if (original == nullptr) {
+    original = inner;
+    path = r.path(kOriginal);
+  } else if (inner != nullptr && !(*inner == *original)) {
+    reader.warn(format("{}: {} is used, as transformers does; {} says {}", path, brief(*original), r.path(kOriginal), brief(*inner)));
+  }
+  if (original == nullptr) path = "derived: max_position_embeddings";
+  c.rope.original_max_position_embeddings =
+      original != nullptr ? reader.check_integer(path, *original, 1, kMaxPositions) : c.max_position_embeddings;
+  reader.record(format("rope.{}", kOriginal), std::to_string(c.rope.original_max_position_embeddings), path);
+}
+
 void read_yarn(ConfigReader& reader, RopeReader& r, ModelConfig& c) {
   c.rope.type = RopeType::kYarn;
   r.required_number("factor", "yarn", 1, kMaxFactor, c.rope.factor);
@@ -75,14 +93,20 @@ void read_yarn(ConfigReader& reader, RopeReader& r, ModelConfig& c) {
     c.rope.truncate = reader.check_boolean(r.path("truncate"), *v);
     reader.record("rope.truncate", c.rope.truncate ? "true" : "false", r.path("truncate"));
   }
-  constexpr std::string_view kOriginal = "original_max_position_embeddings";
-  std::string path = r.path(kOriginal);
-  const Json* original = r.find(kOriginal);
-  if (original == nullptr) original = reader.find({kOriginal}, &path);
-  if (original == nullptr) path = "derived: max_position_embeddings";
-  c.rope.original_max_position_embeddings =
-      original != nullptr ? reader.check_integer(path, *original, 1, kMaxPositions) : c.max_position_embeddings;
-  reader.record(format("rope.{}", kOriginal), std::to_string(c.rope.original_max_position_embeddings), path);
+  read_original_context(reader, r, c);
+}
+
+// Frequencies below the band are divided by factor, those above it kept, between them blended (Llama 3.1).
+void read_llama3(ConfigReader& reader, RopeReader& r, ModelConfig& c) {
+  c.rope.type = RopeType::kLlama3;
+  r.required_number("factor", "llama3", 1, kMaxFactor, c.rope.factor);
+  r.required_number("low_freq_factor", "llama3", 1e-6, 1e6, c.rope.low_freq_factor);
+  r.required_number("high_freq_factor", "llama3", 1e-6, 1e6, c.rope.high_freq_factor);
+  read_original_context(reader, r, c);
+  if (reader.status().ok() && c.rope.high_freq_factor <= c.rope.low_freq_factor) {
+    reader.fail(error(StatusCode::kInvalidArgument, "{}: {} is not above low_freq_factor {}", r.path("high_freq_factor"),
+                      c.rope.high_freq_factor, c.rope.low_freq_factor));
+  }
 }
 
 // The dictionary to use, or null; `path` names it.
@@ -174,24 +198,40 @@ void read_rope_dictionary(ConfigReader& reader, const Json& dict, const std::str
   } else if (type == "linear") {
     c.rope.type = RopeType::kLinear;
     r.required_number("factor", type, 1e-6, kMaxFactor, c.rope.factor);
+  } else if (type == "llama3") {
+    read_llama3(reader, r, c);
   } else if (type == "yarn") {
     read_yarn(reader, r, c);
   } else {
-    reader.fail(error(StatusCode::kUnsupported, "{}: rope type {} is not supported; known are default, linear, yarn", path,
+    reader.fail(error(StatusCode::kUnsupported, "{}: rope type {} is not supported; known are default, linear, llama3, yarn", path,
                       json_quote(type.substr(0, 64))));
   }
 }
 
-void read_rope(ConfigReader& reader, ModelConfig& c) {
-  c.rope.theta = reader.number_or("rope.theta", {"rope_theta"}, kMinTheta, kMaxTheta, 10000, "default of " + c.model_type);
-  double partial = reader.number_or("partial_rotary_factor", {"partial_rotary_factor"}, 0, 1, 1, "default of " + c.model_type);
+void read_rope(ConfigReader& reader, const Family& family, ModelConfig& c) {
+  const std::string fallback = "default of " + c.model_type;
+  c.rope.theta = reader.number_or("rope.theta", {"rope_theta"}, kMinTheta, kMaxTheta, family.rope_theta, fallback);
+  const bool knows_partial = family.partial_rotary_factor != 0;
+  double whole = knows_partial ? family.partial_rotary_factor : 1;
+  std::string origin = fallback;
+  if (family.has_rotary_dim_key) {
+    const int64_t rotary_dim = reader.integer_or("rotary_dim", {"rotary_dim"}, 1, c.head_dim, c.head_dim, "derived: head_dim");
+    whole = static_cast<double>(rotary_dim) / static_cast<double>(c.head_dim);
+    origin = "derived: rotary_dim / head_dim";
+  }
+  double partial = reader.number_or("partial_rotary_factor", {"partial_rotary_factor"}, 0, 1, whole, origin);
   std::string path;
   const Json* dict = find_dictionary(reader, path);
   if (dict != nullptr) dict = select_attention_type(reader, dict, path, c);
   if (dict != nullptr) read_rope_dictionary(reader, *dict, path, c, partial);
-  if (partial != 1) {
+  if (partial != 1 && !knows_partial) {
     reader.fail(error(StatusCode::kUnsupported, "{}: partial_rotary_factor {} is not supported for {}; expected 1",
                       reader.where(), partial, c.model_type));
+  }
+  c.rotary_dim = static_cast<int64_t>(static_cast<double>(c.head_dim) * partial);  // cut off, as transformers does
+  if (reader.status().ok() && (c.rotary_dim < 2 || c.rotary_dim % 2 != 0)) {
+    reader.fail(error(StatusCode::kInvalidArgument, "{}: partial_rotary_factor {} of head_dim {} makes {} rotating channels; "
+                      "expected an even number of at least 2", reader.where(), partial, c.head_dim, c.rotary_dim));
   }
 }
 

@@ -36,7 +36,8 @@ std::string refusal(const std::string& keys) {
 bool same(const RopeConfig& a, const RopeConfig& b) {
   return a.type == b.type && a.theta == b.theta && a.factor == b.factor &&
          a.original_max_position_embeddings == b.original_max_position_embeddings && a.beta_fast == b.beta_fast &&
-         a.beta_slow == b.beta_slow && a.attention_factor == b.attention_factor && a.truncate == b.truncate;
+         a.beta_slow == b.beta_slow && a.attention_factor == b.attention_factor && a.truncate == b.truncate &&
+         a.low_freq_factor == b.low_freq_factor && a.high_freq_factor == b.high_freq_factor;
 }
 
 TEST(RopeConfig, SpellingsOfTheDefault) {
@@ -74,6 +75,37 @@ TEST(RopeConfig, Linear) {
   EXPECT_EQ(r.theta, 1e5);
 }
 
+TEST(RopeConfig, Llama3) {
+  const RopeConfig r = rope(R"("rope_theta":5e5,"rope_scaling":{"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,
+    "high_freq_factor":4.0,"original_max_position_embeddings":2048})");
+  EXPECT_EQ(r.type, RopeType::kLlama3);
+  EXPECT_EQ(r.theta, 5e5);
+  EXPECT_EQ(r.factor, 8);
+  EXPECT_EQ(r.low_freq_factor, 1);
+  EXPECT_EQ(r.high_freq_factor, 4);
+  EXPECT_EQ(r.original_max_position_embeddings, 2048);
+  const std::string head = R"("rope_scaling":{"rope_type":"llama3",)";
+  EXPECT_EQ(rope(head + R"("factor":8,"low_freq_factor":1,"high_freq_factor":4})").original_max_position_embeddings, 4096);
+  for (const char* key : {"factor", "low_freq_factor", "high_freq_factor"}) {
+    std::string keys;
+    for (const char* other : {"factor", "low_freq_factor", "high_freq_factor"}) {
+      if (std::string(other) != key) keys += (keys.empty() ? "\"" : ",\"") + std::string(other) + "\":4";
+    }
+    EXPECT_THAT(refusal(head + keys + "}"), HasSubstr(format("rope type \"llama3\" needs \"{}\"", key)));
+  }
+  EXPECT_THAT(refusal(head + R"("factor":8,"low_freq_factor":4,"high_freq_factor":4})"), HasSubstr("4 is not above low_freq_factor 4"));
+  EXPECT_THAT(refusal(head + R"("factor":0.5,"low_freq_factor":1,"high_freq_factor":4})"), HasSubstr("factor: 0.5"));
+}
+
+// transformers takes the one at the top level.
+TEST(RopeConfig, TwoOriginalContextsAreAWarning) {
+  const auto c = with(R"("original_max_position_embeddings":1024,"rope_scaling":{"type":"yarn","factor":2,"original_max_position_embeddings":2048})");
+  ASSERT_TRUE(c.ok()) << c.status().to_string();
+  EXPECT_EQ(c->rope.original_max_position_embeddings, 1024);
+  ASSERT_EQ(c->warnings.size(), 1u);
+  EXPECT_THAT(c->warnings[0], AllOf(HasSubstr("1024 is used"), HasSubstr("2048")));
+}
+
 TEST(RopeConfig, Yarn) {
   RopeConfig r = rope(R"("rope_scaling":{"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":1024})");
   EXPECT_EQ(r.type, RopeType::kYarn);
@@ -105,12 +137,12 @@ TEST(RopeConfig, YarnWithMscaleIsWhatTransformersComputes) {
 }
 
 TEST(RopeConfig, UnknownTypesAreRefusedByName) {
-  for (const char* type : {"dynamic", "llama3", "longrope", "su", "mrope", "proportional", "Default", ""}) {
+  for (const char* type : {"dynamic", "longrope", "su", "mrope", "proportional", "Default", ""}) {
     for (const char* where : {R"("rope_scaling":{{"type":"{}"}})", R"("rope_scaling":{{"rope_type":"{}","factor":2}})",
                               R"("rope_parameters":{{"rope_type":"{}"}})"}) {
       const std::string keys = fmt::format(fmt::runtime(where), type);
       EXPECT_THAT(refusal(keys), AllOf(HasSubstr(format("rope type \"{}\" is not supported", type)),
-                                       HasSubstr("known are default, linear, yarn")));
+                                       HasSubstr("known are default, linear, llama3, yarn")));
       EXPECT_EQ(with(keys).status().code(), StatusCode::kUnsupported);
     }
   }

@@ -133,7 +133,7 @@ int talk(const Flags& f, const EngineOptions& options, const SamplerOptions& sam
   Result<std::unique_ptr<Engine>> loaded = load_with_progress(options, !f.engine.log.no_progress);
   if (!loaded.ok()) return report(kName, loaded.status());
   Engine& engine = **loaded;
-  if (engine.tokenizer() == nullptr) return report(kName, {StatusCode::kNotFound, "the model has no tokenizer.json"});
+  if (engine.tokenizer() == nullptr) return report(kName, missing_tokenizer(FileSystem::real(), options.model_dir));
   Result<std::unique_ptr<Session>> session = engine.new_session();
   if (!session.ok()) return report(kName, session.status());
   Result<Sampler> sampler = Sampler::make(sampling, engine.config().vocab_size, num_token_ids(engine));

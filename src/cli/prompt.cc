@@ -71,11 +71,10 @@ Status PromptFlags::check(const ArgParser& args) const {
   return parse_token_list(tokens).status();
 }
 
-Result<std::vector<int32_t>> PromptFlags::ids(const ArgParser& args, const Tokenizer* tokenizer) const {
+Result<std::vector<int32_t>> PromptFlags::ids(const ArgParser& args, const Tokenizer* tokenizer,
+                                              const std::string& model_dir) const {
   if (args.given("--tokens")) return parse_token_list(tokens);
-  if (tokenizer == nullptr) {
-    return error(StatusCode::kNotFound, "the model has no tokenizer.json: give the prompt as token ids with --tokens");
-  }
+  if (tokenizer == nullptr) return missing_tokenizer(FileSystem::real(), model_dir);
   std::string prompt = text;
   if (args.given("--file")) {
     PM_ASSIGN_OR_RETURN(prompt, file == "-" ? read_stdin() : read_text_file(FileSystem::real(), file, kMaxPromptBytes));

@@ -26,8 +26,8 @@ struct PromptFlags {
   // Only token ids were given: the model's tokenizer is not needed for the prompt.
   bool is_ids() const { return !tokens.empty(); }
   // The ids of the prompt, with what the tokenizer puts in front of a text (BOS). "-" as file is stdin. `tokenizer` may be null
-  // when is_ids(). An empty prompt is kInvalidArgument.
-  Result<std::vector<int32_t>> ids(const ArgParser& args, const Tokenizer* tokenizer) const;
+  // when is_ids(); otherwise the error says what lies in `model_dir` instead. An empty prompt is kInvalidArgument.
+  Result<std::vector<int32_t>> ids(const ArgParser& args, const Tokenizer* tokenizer, const std::string& model_dir) const;
 };
 
 // "1,2,3"; blanks are allowed.

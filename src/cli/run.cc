@@ -43,7 +43,7 @@ int generate_with(const Flags& f, const ArgParser& args, const EngineOptions& op
   if (!loaded.ok()) return report(kName, loaded.status());
   Engine& engine = **loaded;
   const Tokenizer* tokenizer = engine.tokenizer();
-  Result<std::vector<int32_t>> prompt = f.prompt.ids(args, tokenizer);
+  Result<std::vector<int32_t>> prompt = f.prompt.ids(args, tokenizer, options.model_dir);
   if (!prompt.ok()) return report(kName, prompt.status());
   Result<std::unique_ptr<Session>> session = engine.new_session();
   if (!session.ok()) return report(kName, session.status());

@@ -116,7 +116,8 @@ int run_trace(int argc, char** argv) {
   options.load_tokenizer = own_prompt && !prompt_flags.is_ids();
   Result<std::unique_ptr<Engine>> engine = load_with_progress(options, !engine_flags.log.no_progress);
   if (!engine.ok()) return report(kName, engine.status());
-  const Result<std::vector<int32_t>> tokens = own_prompt ? prompt_flags.ids(args, (*engine)->tokenizer()) : trace_tokens(*source);
+  const Result<std::vector<int32_t>> tokens =
+      own_prompt ? prompt_flags.ids(args, (*engine)->tokenizer(), options.model_dir) : trace_tokens(*source);
   if (!tokens.ok()) return report(kName, tokens.status());
   bool running = false;
   const Status status = trace_to(**engine, *tokens, *selection, out, replay, source.get(), running);

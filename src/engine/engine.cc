@@ -198,7 +198,7 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& given, const Pl
   Arena host_arena(e.host_scratch_bytes.data(), e.host_scratch_bytes.size());
   e.scratch = Scratch::carve(device_arena, e.config, options.numerics, e.plan.prefill_chunk);
   e.host = HostScratch::carve(host_arena, e.config, e.plan.prefill_chunk);
-  e.rope = RopeTable(e.config.rope, e.config.rotary_dim > 0 ? e.config.rotary_dim : e.config.head_dim);
+  e.rope = RopeTable(e.config.rope, e.config.rotary_dim);
   if (!e.config.compressed.layers.empty()) e.compress_rope = RopeTable(e.config.compressed.rope, e.config.rotary_dim);
   e.forward = {.numerics = options.numerics, .route_noise = options.route_noise, .route_noise_seed = options.route_noise_seed};
 

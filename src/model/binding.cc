@@ -379,7 +379,8 @@ Result<Binding> Binder::finish() {
 
 Result<Binding> bind_model(const Checkpoint& checkpoint, const ModelConfig& config) {
   PM_ASSIGN_OR_RETURN(const Arch* const arch, find_arch(config.model_type));
-  PM_RETURN_IF_ERROR(arch->check(config));
+  if (arch->check != nullptr) PM_RETURN_IF_ERROR(arch->check(config));
+  if (arch->router != nullptr && config.num_experts > 0) PM_RETURN_IF_ERROR(ops::check_contract(arch->router(config)));
   Binder binder(checkpoint, config);
   arch->bind(config, binder);
   return binder.finish();

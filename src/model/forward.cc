@@ -37,16 +37,21 @@ Scratch Scratch::carve(Arena& a, const ModelConfig& c, Numerics n, int64_t chunk
   // Either form is used, never both: o_proj reads one dtype.
   s.attention_bf16 = s.attention_f32;
   s.attention_bf16.dtype = DType::kBF16;
-  s.mlp_act = a.take_matrix(DType::kF32, chunk, std::max(c.intermediate_size, c.moe_intermediate_size));
+  s.mlp_act = a.take_matrix(DType::kF32, chunk, std::max({c.intermediate_size, c.moe_intermediate_size, c.shared_expert_intermediate_size}));
   if (c.num_experts > 0) {
     s.router_logits = a.take_matrix(DType::kF32, chunk, c.num_experts);
     s.route_ids = a.take_array<int32_t>(chunk * c.num_experts_per_tok);
     s.route_weights = a.take_array<float>(chunk * c.num_experts_per_tok);
-    s.report = a.take_array<ops::RouterReport>(1);
+    s.report = a.take_array<ops::RouterReport>(2);
     s.x_rows = a.take_array<int32_t>(chunk * c.num_experts_per_tok);
     s.slot_rows = a.take_array<int32_t>(chunk * c.num_experts_per_tok);
     if (c.num_hash_layers > 0) s.given_ids = a.take_array<int32_t>(c.num_hash_layers * chunk * c.num_experts_per_tok);
     s.slots = a.take_matrix(DType::kF32, chunk * c.num_experts_per_tok, c.hidden_size);
+    if (c.shared_expert_is_gated) {
+      s.shared_logits = a.take_matrix(DType::kF32, chunk, 1);
+      s.shared_ids = a.take_array<int32_t>(chunk);
+      s.shared_weights = a.take_array<float>(chunk);
+    }
   }
   s.last_x = a.take_matrix(DType::kF32, 1, c.hidden_size);
   s.logits = a.take_matrix(DType::kF32, 1, c.vocab_size);
@@ -62,7 +67,7 @@ HostScratch HostScratch::carve(Arena& a, const ModelConfig& c, int64_t chunk) {
   if (c.num_experts > 0) {
     s.route_ids = a.take_array<int32_t>(chunk * c.num_experts_per_tok);
     s.given_ids = a.take_array<int32_t>(c.num_hash_layers * chunk * c.num_experts_per_tok);
-    s.report = a.take_array<ops::RouterReport>(1);
+    s.report = a.take_array<ops::RouterReport>(2);
     s.x_rows = a.take_array<int32_t>(chunk * c.num_experts_per_tok);
     s.slot_rows = a.take_array<int32_t>(chunk * c.num_experts_per_tok);
     s.offsets = a.take_array<int32_t>(c.num_experts + 1);
@@ -194,15 +199,23 @@ Status ForwardPass::linear(const Linear& linear, const Tensor& x_f32, const Tens
   return ops::matmul(parts_.ops, {.x = use_bf16(linear.weight) ? x_bf16 : x_f32, .w = linear.weight, .bias = linear.bias, .y = y});
 }
 
-Status ForwardPass::rotate_and_cache(const float* q_norm, const float* k_norm, int layer_idx) {
+Status ForwardPass::rotate_and_cache(QkNorm qk_norm, const LayerWeights& w, int layer_idx) {
   const ModelConfig& c = parts_.config;
   PM_RETURN_IF_ERROR(record_projections(layer_idx));
+  if (qk_norm == QkNorm::kWholeProjection) {
+    for (const auto& [rows, weight] : {std::pair{q(), w.q_norm}, {k(), w.k_norm}}) {
+      PM_RETURN_IF_ERROR(ops::rms_norm(
+          parts_.ops, {.x = rows, .weight = weight, .eps = static_cast<float>(c.rms_norm_eps), .out_f32 = rows}));
+    }
+  }
+  const bool per_head = qk_norm == QkNorm::kPerHead;
   return ops::qkv_prepare(parts_.ops, {.q = q(),
                                        .k = k(),
                                        .v = v(),
-                                       .q_norm = q_norm,
-                                       .k_norm = k_norm,
+                                       .q_norm = per_head ? w.q_norm : nullptr,
+                                       .k_norm = per_head ? w.k_norm : nullptr,
                                        .eps = static_cast<float>(c.rms_norm_eps),
+                                       .clip = static_cast<float>(c.clip_qkv),
                                        .cos = parts_.scratch.cos,
                                        .sin = parts_.scratch.sin,
                                        .heads = static_cast<int32_t>(c.num_attention_heads),
@@ -242,18 +255,59 @@ Status ForwardPass::add_output(const Linear& output) {
                      {.x = rows(x), .w = output.weight, .bias = output.bias, .y = rows(parts_.scratch.h), .accumulate = true});
 }
 
-Status ForwardPass::add_mlp(const LayerWeights& w) {
-  PM_RETURN_IF_ERROR(record_mlp_input(layer_idx_));
-  const Tensor x = x_for(w.gate);
+Status ForwardPass::mlp(const Mlp& mlp, Tensor out, bool accumulate) {
+  const Tensor x = x_for(mlp.gate.weight);
   return ops::swiglu_ffn(parts_.ops, {.x = x,
-                                      .w_gate = w.gate,
-                                      .w_up = w.up,
-                                      .w_down = w.down,
+                                      .w_gate = mlp.gate.weight,
+                                      .w_up = mlp.up.weight,
+                                      .w_down = mlp.down.weight,
+                                      .gate_bias = mlp.gate.bias,
+                                      .up_bias = mlp.up.bias,
+                                      .down_bias = mlp.down.bias,
                                       .form = {.limit = static_cast<float>(parts_.config.swiglu_limit)},
-                                      .act = Tensor::matrix(parts_.scratch.mlp_act.data, x.dtype, tokens_, w.gate.rows),
-                                      .out = rows(parts_.scratch.h),
-                                      .accumulate = true,
+                                      .act = Tensor::matrix(parts_.scratch.mlp_act.data, x.dtype, tokens_, mlp.gate.weight.rows),
+                                      .out = out,
+                                      .accumulate = accumulate,
                                       .rows = tokens_});
+}
+
+Status ForwardPass::add_mlp(const Mlp& m) {
+  PM_RETURN_IF_ERROR(record_mlp_input(layer_idx_));
+  return mlp(m, rows(parts_.scratch.h), true);
+}
+
+// Ids, weights and what went wrong, on the device.
+Status ForwardPass::route_tokens(const LayerWeights& w, int layer_idx) {
+  const Scratch& s = parts_.scratch;
+  PM_RETURN_IF_ERROR(ops::matmul(parts_.ops, {.x = rows(s.x_f32), .w = w.router, .y = rows(s.router_logits)}));
+  PM_RETURN_IF_ERROR(ops::route(parts_.ops, {.contract = parts_.options.router,
+                                             .logits = rows(s.router_logits),
+                                             .bias = w.router_bias,
+                                             .given_ids = w.expert_table != nullptr ? s.given_ids + layer_idx * tokens_ * parts_.options.router.top_k : nullptr,
+                                             .noise = {.enabled = parts_.options.route_noise,
+                                                       .seed = parts_.options.route_noise_seed,
+                                                       .layer = static_cast<uint32_t>(layer_idx)},
+                                             .first_token = first_position_,
+                                             .ids = s.route_ids,
+                                             .weights = s.route_weights,
+                                             .report = s.report}));
+  if (!w.shared_gate) return ok_status();
+  // A sigmoid gate is a router with one expert.
+  PM_RETURN_IF_ERROR(ops::matmul(parts_.ops, {.x = rows(s.x_f32), .w = w.shared_gate, .y = rows(s.shared_logits)}));
+  return ops::route(parts_.ops, {.contract = {.score = ops::ScoreFunction::kSigmoid, .num_experts = 1, .top_k = 1},
+                                 .logits = rows(s.shared_logits),
+                                 .first_token = first_position_,
+                                 .ids = s.shared_ids,
+                                 .weights = s.shared_weights,
+                                 .report = s.report + 1});
+}
+
+Status ForwardPass::add_shared_expert(const LayerWeights& w) {
+  const Scratch& s = parts_.scratch;
+  if (!w.shared_gate) return mlp(w.shared, rows(s.h), true);
+  const Tensor out = s.slots.slice_rows(0, tokens_);
+  PM_RETURN_IF_ERROR(mlp(w.shared, out, false));
+  return ops::combine(parts_.ops, {.slots = out, .weights = s.shared_weights, .top_k = 1, .out = rows(s.h)});
 }
 
 Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
@@ -263,23 +317,12 @@ Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
   Stream& stream = *parts_.ops.stream;
 
   PM_RETURN_IF_ERROR(record_mlp_input(layer_idx));
-  PM_RETURN_IF_ERROR(ops::matmul(parts_.ops, {.x = rows(s.x_f32), .w = w.router, .y = rows(s.router_logits)}));
-  PM_RETURN_IF_ERROR(ops::route(parts_.ops, {.contract = contract,
-                                             .logits = rows(s.router_logits),
-                                             .bias = w.router_bias,
-                                             .given_ids = w.expert_table != nullptr ? s.given_ids + layer_idx * tokens_ * contract.top_k : nullptr,
-                                             .noise = {.enabled = parts_.options.route_noise,
-                                                       .seed = parts_.options.route_noise_seed,
-                                                       .layer = static_cast<uint32_t>(layer_idx)},
-                                             .first_token = first_position_,
-                                             .ids = s.route_ids,
-                                             .weights = s.route_weights,
-                                             .report = s.report}));
+  PM_RETURN_IF_ERROR(route_tokens(w, layer_idx));
   const size_t num_slots = static_cast<size_t>(tokens_ * contract.top_k);
   PM_RETURN_IF_ERROR(stream.copy_to_host(host.route_ids, s.route_ids, num_slots * sizeof(int32_t)));
-  PM_RETURN_IF_ERROR(stream.copy_to_host(host.report, s.report, sizeof(ops::RouterReport)));
+  PM_RETURN_IF_ERROR(stream.copy_to_host(host.report, s.report, (w.shared_gate ? 2 : 1) * sizeof(ops::RouterReport)));
   PM_RETURN_IF_ERROR(stream.synchronize());
-  PM_RETURN_IF_ERROR(check_routes(layer_idx));
+  PM_RETURN_IF_ERROR(check_routes(w, layer_idx));
   PM_RETURN_IF_ERROR(replay_routes(layer_idx));
   if (parts_.sink != nullptr) PM_RETURN_IF_ERROR(record_routes(layer_idx));
 
@@ -299,6 +342,8 @@ Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
     ExpertStore& store;
     ~EndBatch() { store.end(); }
   } end_batch{*parts_.experts};
+  // While the experts are read.
+  if (w.shared.gate.weight) PM_RETURN_IF_ERROR(add_shared_expert(w));
   // In the order in which experts become ready. Each writes its own rows of `slots`, so the order leaves no trace.
   for (;;) {
     PM_ASSIGN_OR_RETURN(ExpertHandle expert, parts_.experts->next());
@@ -327,7 +372,13 @@ Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
                                    .out = rows(s.h)});
 }
 
-Status ForwardPass::check_routes(int layer_idx) {
+Status ForwardPass::check_routes(const LayerWeights& w, int layer_idx) {
+  if (w.shared_gate && parts_.host.report[1].bad_token >= 0) {
+    return error(StatusCode::kCorrupt,
+                 "layer {} token {}: the gate of the shared expert is NaN or infinite; the weights or the numerics are broken, no "
+                 "token was chosen",
+                 layer_idx, first_position_ + parts_.host.report[1].bad_token);
+  }
   const ops::RouterReport& report = *parts_.host.report;
   if (report.bad_token >= 0) {
     return error(StatusCode::kCorrupt,

@@ -4,7 +4,7 @@
 // engine's buffer, so that a pass allocates nothing. Its methods are the vocabulary of the architecture files.
 //
 // Numerics: the residual stream h is fp32 in both modes. In bf16 mode the input of a matmul with bf16 weights is rounded to bf16 once
-// (by the norm, the attention or SwiGLU that makes it); router and LM head always read fp32. See docs/design/numerics.md.
+// (by the norm, the attention or SwiGLU that makes it); router, gate of the shared expert and LM head always read fp32. See docs/design/numerics.md.
 #pragma once
 
 #include <cstdint>
@@ -41,11 +41,14 @@ struct Scratch {
   Tensor router_logits;          // [chunk, experts]
   int32_t* route_ids = nullptr;  // [chunk, top_k]
   float* route_weights = nullptr;
-  ops::RouterReport* report = nullptr;
+  ops::RouterReport* report = nullptr;  // of the router, of the shared expert's gate
   int32_t* x_rows = nullptr;     // [chunk * top_k] token of each expert row
   int32_t* slot_rows = nullptr;  // [chunk * top_k] slot of each expert row
   int32_t* given_ids = nullptr;  // [num_hash_layers, chunk, top_k] experts that follow from the token ids
-  Tensor slots;                  // [chunk * top_k, hidden] expert outputs
+  Tensor slots;                  // [chunk * top_k, hidden] expert outputs; before those, the shared expert's in the first rows
+  Tensor shared_logits;          // [chunk, 1] gate of the shared expert
+  int32_t* shared_ids = nullptr;
+  float* shared_weights = nullptr;
   Tensor last_x;                 // [1, hidden] final norm of one row
   Tensor logits;                 // [1, vocab]
   HyperScratch hyper;            // of families that have them
@@ -130,15 +133,16 @@ class ForwardPass {
   Status linear(const Linear& linear, Tensor y);
   // The same with another input, in both of its forms (bf16 may be empty in fp32 mode).
   Status linear(const Linear& linear, const Tensor& x_f32, const Tensor& x_bf16, Tensor y);
-  // q, k: per-head norm and RoPE; k, v into the cache of the layer.
-  Status rotate_and_cache(const float* q_norm, const float* k_norm, int layer_idx);
+  // q, k: norm, clip_qkv of the config (v too), RoPE; k, v into the cache of the layer.
+  Status rotate_and_cache(QkNorm qk_norm, const LayerWeights& weights, int layer_idx);
   // attention = softmax(q k^T / sqrt(head_dim)) v over the cache of the layer.
   Status attend(int layer_idx);
   // h += attention W^T + b
   Status add_output(const Linear& output);
   // h += down(silu(gate x) * up x)
-  Status add_mlp(const LayerWeights& weights);
-  // h += sum over the chosen experts of weight * expert(x)
+  Status add_mlp(const Mlp& mlp);
+  // h += sum over the chosen experts of weight * expert(x), and the shared expert where there is one: w.shared(x), times
+  // sigmoid(w.shared_gate x) where that is given
   Status add_moe(const LayerWeights& weights, int layer_idx);
 
  private:
@@ -148,7 +152,10 @@ class ForwardPass {
   // Experts of the layers whose routes follow from the token ids, into given_ids; their reads begin.
   Status route_by_token();
   Status prefetch_hash_layer(int hash_layer);
-  Status check_routes(int layer_idx);
+  Status mlp(const Mlp& mlp, Tensor out, bool accumulate);
+  Status route_tokens(const LayerWeights& weights, int layer_idx);
+  Status add_shared_expert(const LayerWeights& weights);
+  Status check_routes(const LayerWeights& weights, int layer_idx);
   // Trace points and replay (forward_trace.cc). Nothing happens without a sink or a source.
   Status record(int layer_idx, const char* what, const Tensor& rows);
   Status record_projections(int layer_idx);

@@ -16,6 +16,19 @@ RopeTable::RopeTable(const RopeConfig& rope, int64_t rotary_dim) : inv_freq_(sta
 
   if (rope.type == RopeType::kLinear) {
     for (float& f : inv_freq_) f /= static_cast<float>(rope.factor);
+  } else if (rope.type == RopeType::kLlama3) {
+    const float factor = static_cast<float>(rope.factor);
+    const float low = static_cast<float>(rope.low_freq_factor), high = static_cast<float>(rope.high_freq_factor);
+    const float context = static_cast<float>(rope.original_max_position_embeddings);
+    for (float& f : inv_freq_) {
+      const float wavelength = static_cast<float>(2 * std::numbers::pi) / f;
+      if (wavelength > context / low) {
+        f /= factor;
+      } else if (!(wavelength < context / high)) {
+        const float kept = (context / wavelength - low) / (high - low);
+        f = (1 - kept) * f / factor + kept * f;
+      }
+    }
   } else if (rope.type == RopeType::kYarn) {
     // The channel that turns `rotations` times within the original context.
     const auto channel = [&](double rotations) {

@@ -17,6 +17,19 @@ struct Linear {
   const float* bias = nullptr;    // [out] or null
 };
 
+// down(silu(gate x) * up x)
+struct Mlp {
+  Linear gate, up;                // [intermediate, hidden]
+  Linear down;                    // [hidden, intermediate]
+};
+
+// RMSNorm of queries and keys before RoPE.
+enum class QkNorm {
+  kNone,
+  kPerHead,          // each head alone, weights [head_dim]
+  kWholeProjection,  // the whole projected row, weights [heads * head_dim] and [kv_heads * head_dim]
+};
+
 // A site of hyper-connections (ops/hyper/hyper_connection.h); of the head, n rows and one scale.
 struct HyperConnection {
   const float* fn = nullptr;     // [(2 + n) n, n * hidden]
@@ -49,11 +62,10 @@ struct LayerWeights {
   const float* input_norm = nullptr;   // [hidden]
   const float* post_norm = nullptr;    // [hidden]
   Linear q, k, v, o;
-  const float* q_norm = nullptr;       // [head_dim] or null
+  const float* q_norm = nullptr;       // [head_dim], or [heads * head_dim] (QkNorm), or null
   const float* k_norm = nullptr;
 
-  // Dense MLP, when this layer is no MoE layer.
-  Weight gate, up, down;
+  Mlp mlp;                             // when this layer is no MoE layer
 
   // MoE.
   bool is_moe = false;
@@ -61,6 +73,8 @@ struct LayerWeights {
   Tensor router;                       // [experts, hidden]
   const float* router_bias = nullptr;  // selection bias [experts] or null
   const int32_t* expert_table = nullptr;  // [vocab, top_k]: the experts of each token id, or null
+  Mlp shared;                          // shared expert, or empty
+  Tensor shared_gate;                  // [1, hidden]; empty: the shared expert's weight is 1
 
   HyperConnection attention_site, ffn_site;
   CompressedAttention compressed;

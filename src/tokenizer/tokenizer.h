@@ -125,4 +125,7 @@ class Tokenizer {
   bool add_eos_ = false;
 };
 
+// kNotFound, for a folder whose tokenizer.json is absent: says what older file is there instead and what to do.
+Status missing_tokenizer(FileSystem& fs, const std::string& model_dir);
+
 }  // namespace pointsman

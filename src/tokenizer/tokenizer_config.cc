@@ -9,6 +9,7 @@ namespace pointsman {
 namespace {
 
 constexpr const char* kConfigFile = "tokenizer_config.json";
+constexpr const char* kSpecialTokensFile = "special_tokens_map.json";
 constexpr const char* kTemplateFile = "chat_template.jinja";
 constexpr const char* kTemplateFolder = "additional_chat_templates";
 constexpr uint64_t kMaxConfigBytes = 16 << 20;
@@ -96,6 +97,9 @@ Result<TokenizerConfig> parse_tokenizer_config(ByteSource& source, bool with_tem
       read_flag(reader, config.add_bos_token);
     } else if (key == "add_eos_token") {
       read_flag(reader, config.add_eos_token);
+    } else if (key == "added_tokens_decoder") {
+      config.lists_added_tokens = true;
+      reader.skip_value();
     } else if (key == "chat_template" && with_templates) {
       read_templates(reader, config);
     } else {
@@ -103,25 +107,41 @@ Result<TokenizerConfig> parse_tokenizer_config(ByteSource& source, bool with_tem
     }
   }
   if (!reader.failed() && !reader.at_end()) reader.fail("text after the value");
-  if (reader.failed()) return reader.status().with_context(kConfigFile);
+  if (reader.failed()) return reader.status();
   return config;
 }
 
-Result<TokenizerConfig> load_tokenizer_config(FileSystem& fs, const std::string& model_dir, bool with_templates) {
-  TokenizerConfig config;
-  const std::string path = join_path(model_dir, kConfigFile);
+namespace {
+
+// Absent: an empty configuration.
+Result<TokenizerConfig> load_file(FileSystem& fs, const std::string& model_dir, const char* name, bool with_templates) {
+  const std::string path = join_path(model_dir, name);
   Result<std::unique_ptr<File>> file = fs.open(path);
-  if (file.ok()) {
-    PM_ASSIGN_OR_RETURN(const FileInfo info, (*file)->stat());
-    if (!info.is_regular || info.size_bytes > kMaxConfigBytes) {
-      return error(StatusCode::kUnsupported, "{}: no regular file of at most {} bytes", path, kMaxConfigBytes);
-    }
-    FileSource source(**file, info.size_bytes);
-    Result<TokenizerConfig> parsed = parse_tokenizer_config(source, with_templates);
-    if (!parsed.ok()) return parsed.status().with_context(model_dir);
-    config = std::move(parsed).value();
-  } else if (file.status().code() != StatusCode::kNotFound) {
+  if (!file.ok()) {
+    if (file.status().code() == StatusCode::kNotFound) return TokenizerConfig();
     return file.status();
+  }
+  PM_ASSIGN_OR_RETURN(const FileInfo info, (*file)->stat());
+  if (!info.is_regular || info.size_bytes > kMaxConfigBytes) {
+    return error(StatusCode::kUnsupported, "{}: no regular file of at most {} bytes", path, kMaxConfigBytes);
+  }
+  FileSource source(**file, info.size_bytes);
+  Result<TokenizerConfig> parsed = parse_tokenizer_config(source, with_templates);
+  if (!parsed.ok()) return parsed.status().with_context(path);
+  return parsed;
+}
+
+}  // namespace
+
+Result<TokenizerConfig> load_tokenizer_config(FileSystem& fs, const std::string& model_dir, bool with_templates) {
+  PM_ASSIGN_OR_RETURN(TokenizerConfig config, load_file(fs, model_dir, kConfigFile, with_templates));
+  if (!config.lists_added_tokens) {
+    // Folders from before added_tokens_decoder: what this file says comes first, as in transformers.
+    PM_ASSIGN_OR_RETURN(TokenizerConfig old, load_file(fs, model_dir, kSpecialTokensFile, false));
+    if (old.bos_token) config.bos_token = std::move(old.bos_token);
+    if (old.eos_token) config.eos_token = std::move(old.eos_token);
+    if (old.pad_token) config.pad_token = std::move(old.pad_token);
+    if (old.unk_token) config.unk_token = std::move(old.unk_token);
   }
   if (!with_templates) return config;
 

@@ -23,13 +23,15 @@ struct TokenizerConfig {
   std::optional<std::string> unk_token;
   bool add_bos_token = false;
   bool add_eos_token = false;
+  bool lists_added_tokens = false;  // added_tokens_decoder is there: special_tokens_map.json of older folders is not looked at
   // Name and source. A single template is named "default". Those of chat_template.jinja and of the folder
   // additional_chat_templates/ replace the ones of the file, as transformers has it.
   std::vector<std::pair<std::string, std::string>> chat_templates;
 };
 
 Result<TokenizerConfig> parse_tokenizer_config(ByteSource& source, bool with_templates);
-// An absent file is an empty configuration. `with_templates` false: chat_templates stays empty.
+// tokenizer_config.json, and special_tokens_map.json where older folders keep the special tokens. An absent file is an empty
+// configuration. `with_templates` false: chat_templates stays empty.
 Result<TokenizerConfig> load_tokenizer_config(FileSystem& fs, const std::string& model_dir, bool with_templates);
 
 }  // namespace pointsman

@@ -410,9 +410,21 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::load(FileSystem& fs, const std::st
 Result<std::unique_ptr<Tokenizer>> Tokenizer::from_text(std::string_view tokenizer_json,
                                                         std::string_view tokenizer_config_json) {
   TextSource config_source(tokenizer_config_json);
-  PM_ASSIGN_OR_RETURN(const TokenizerConfig config, parse_tokenizer_config(config_source, false));
+  const Result<TokenizerConfig> config = parse_tokenizer_config(config_source, false);
+  if (!config.ok()) return config.status().with_context("tokenizer_config.json");
   TextSource source(tokenizer_json);
-  return TokenizerLoader(source, config).run();
+  return TokenizerLoader(source, *config).run();
+}
+
+Status missing_tokenizer(FileSystem& fs, const std::string& model_dir) {
+  for (const char* name : {"tokenizer.model", "vocab.json", "tiktoken.model", "qwen.tiktoken"}) {
+    if (!fs.stat(join_path(model_dir, name)).ok()) continue;
+    return error(StatusCode::kNotFound,
+                 "{}: no {}, only {} of the older format; with the Python package transformers, "
+                 "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) writes it. Or give token ids with --tokens",
+                 model_dir, kFile, name);
+  }
+  return error(StatusCode::kNotFound, "{}: the model has no {}: give the prompt as token ids with --tokens", model_dir, kFile);
 }
 
 }  // namespace pointsman

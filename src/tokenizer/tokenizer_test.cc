@@ -238,6 +238,37 @@ TEST(Tokenizer, LoadsFromAModelFolder) {
   EXPECT_EQ(Tokenizer::load(fs, "model").status().code(), StatusCode::kIo);
 }
 
+// Folders from before added_tokens_decoder keep the special tokens in a file of their own; later ones may carry a stale copy.
+TEST(Tokenizer, SpecialTokensMapOfOlderFolders) {
+  testing::MemoryFs fs;
+  const auto put = [&](const std::string& path, const std::string& text) {
+    const auto* p = reinterpret_cast<const std::byte*>(text.data());
+    fs.put(path, {p, p + text.size()});
+  };
+  put("model/tokenizer.json", Parts().text());
+  put("model/special_tokens_map.json", R"({"eos_token": {"content": "<|end|>", "lstrip": false}, "additional_special_tokens": ["x"]})");
+  EXPECT_EQ((*Tokenizer::load(fs, "model"))->special_tokens().eos, 300);
+  put("model/tokenizer_config.json", R"({"eos_token": "a", "legacy": true})");
+  EXPECT_EQ((*Tokenizer::load(fs, "model"))->special_tokens().eos, 300);
+  put("model/tokenizer_config.json", R"({"eos_token": "a", "added_tokens_decoder": {"300": {"content": "<|end|>"}}})");
+  EXPECT_NE((*Tokenizer::load(fs, "model"))->special_tokens().eos, 300);
+  put("model/tokenizer_config.json", "{}");
+  put("model/special_tokens_map.json", R"({"eos_token": )");
+  const Status broken = Tokenizer::load(fs, "model").status();
+  EXPECT_EQ(broken.code(), StatusCode::kCorrupt);
+  EXPECT_NE(broken.message().find("special_tokens_map.json"), std::string::npos) << broken.message();
+}
+
+TEST(Tokenizer, AnAbsentFileIsExplained) {
+  testing::MemoryFs fs;
+  EXPECT_NE(missing_tokenizer(fs, "model").message().find("--tokens"), std::string::npos);
+  fs.put("model/tokenizer.model", {});
+  const Status s = missing_tokenizer(fs, "model");
+  EXPECT_EQ(s.code(), StatusCode::kNotFound);
+  EXPECT_NE(s.message().find("only tokenizer.model"), std::string::npos) << s.message();
+  EXPECT_NE(s.message().find("save_pretrained"), std::string::npos);
+}
+
 TEST(Tokenizer, AMegabyteInOnePieceIsNotQuadratic) {
   const auto t = make();
   std::string text;

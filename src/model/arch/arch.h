@@ -19,7 +19,7 @@ struct LayerWeights;
 
 struct Arch {
   std::string_view model_type;
-  // kUnsupported for what the recipe cannot express, by key.
+  // kUnsupported for what the recipe cannot express, by key; null when it expresses every config of the family.
   Status (*check)(const ModelConfig& config);
   void (*bind)(const ModelConfig& config, Binder& binder);
   ops::RouterContract (*router)(const ModelConfig& config);  // null for dense architectures

@@ -113,9 +113,9 @@ class LayerBinder {
     }
     b_.experts(i, at + "experts", c_.moe_intermediate_size, c_.hidden_size);
     const std::string shared = at + "shared_experts.";
-    b_.matrix(shared + n_.shared_gate + ".weight", c_.moe_intermediate_size, c_.hidden_size, l.gate, unit);
-    b_.matrix(shared + n_.shared_up + ".weight", c_.moe_intermediate_size, c_.hidden_size, l.up, unit);
-    b_.matrix(shared + n_.shared_down + ".weight", c_.hidden_size, c_.moe_intermediate_size, l.down, unit);
+    b_.matrix(shared + n_.shared_gate + ".weight", c_.moe_intermediate_size, c_.hidden_size, l.shared.gate.weight, unit);
+    b_.matrix(shared + n_.shared_up + ".weight", c_.moe_intermediate_size, c_.hidden_size, l.shared.up.weight, unit);
+    b_.matrix(shared + n_.shared_down + ".weight", c_.hidden_size, c_.moe_intermediate_size, l.shared.down.weight, unit);
   }
 
  private:
@@ -180,7 +180,6 @@ Status layer(ForwardPass& f, const LayerWeights& w, int layer_idx) {
   // X = post * (experts(x) + shared(x)) + comb^T X,  x = norm(pre . X)
   PM_RETURN_IF_ERROR(layers::collapse_streams(f, w.ffn_site, w.post_norm));
   PM_RETURN_IF_ERROR(f.add_moe(w, layer_idx));
-  PM_RETURN_IF_ERROR(f.add_mlp(w));
   return layers::expand_streams(f);
 }
 

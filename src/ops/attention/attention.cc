@@ -31,9 +31,9 @@ Status qkv_prepare(OpContext& ctx, const QkvPrepareArgs& a) {
   PM_RETURN_IF_ERROR(check("qkv_prepare", a));
   const int64_t kv_cols = int64_t{a.kv_heads} * a.head_dim;
   if (a.k.rows != a.q.rows || a.v.rows != a.q.rows || a.k.cols != kv_cols || a.v.cols != kv_cols || a.rotary_dim < 0 || a.rotary_dim > a.head_dim ||
-      a.rotary_dim % 2 != 0) {
-    return error(StatusCode::kInvalidArgument, "qkv_prepare: q [{}, {}], k [{}, {}], v [{}, {}], rotary_dim {} do not fit", a.q.rows, a.q.cols, a.k.rows,
-                 a.k.cols, a.v.rows, a.v.cols, a.rotary_dim);
+      a.rotary_dim % 2 != 0 || !(a.clip >= 0)) {
+    return error(StatusCode::kInvalidArgument, "qkv_prepare: q [{}, {}], k [{}, {}], v [{}, {}], rotary_dim {}, clip {} do not fit", a.q.rows, a.q.cols, a.k.rows,
+                 a.k.cols, a.v.rows, a.v.cols, a.rotary_dim, a.clip);
   }
   if (a.q.rows == 0) return ok_status();
   return a.cache_dtype == DType::kBF16 ? PM_DISPATCH(ctx, qkv_prepare_bf16, a) : PM_DISPATCH(ctx, qkv_prepare_f32, a);

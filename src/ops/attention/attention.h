@@ -10,15 +10,16 @@
 
 namespace pointsman::ops {
 
-// q and k: per-head RMSNorm over head_dim (where a weight is given), then rotation of half-split pairs (i, i + rotary_dim/2) by
+// q and k: per-head RMSNorm over head_dim (where a weight is given), clamp to +-clip (v too), then rotation of half-split pairs (i, i + rotary_dim/2) by
 // cos/sin (Su et al. 2021, in Hugging Face's half-split form); channels beyond rotary_dim pass through. k and v are rounded to the
 // cache's dtype and stored at positions first_position + t.
 struct QkvPrepareArgs {
   Tensor q;                        // [tokens, heads * head_dim] kF32, in place
-  Tensor k, v;                     // [tokens, kv_heads * head_dim] kF32; k is clobbered
+  Tensor k, v;                     // [tokens, kv_heads * head_dim] kF32; k is clobbered, and v when it is clamped
   const float* q_norm = nullptr;   // device [head_dim] or null
   const float* k_norm = nullptr;
   float eps = 1e-6f;
+  float clip = 0;                  // 0: no clamp. NaN stays NaN
   const float* cos = nullptr;      // device [tokens, rotary_dim / 2]
   const float* sin = nullptr;
   int32_t heads = 0, kv_heads = 0, head_dim = 0, rotary_dim = 0;

@@ -16,7 +16,15 @@ inline void to_cache(const float* src, bf16* dst, int64_t n) {
   for (int64_t i = 0; i < n; i += 16) vstore_n(dst + i, vload_n(src + i, smaller(16, n - i)), smaller(16, n - i));
 }
 
-// Norm and rotation of one head, in place.
+inline void clamp_row(float* x, float limit, int64_t n) {
+  for (int64_t i = 0; i < n; i += 16) {
+    const int64_t c = smaller(16, n - i);
+    // x second: vmax and vmin give the second operand when either is NaN.
+    vstore_n(x + i, vmin(vset(limit), vmax(vset(-limit), vload_n(x + i, c))), c);
+  }
+}
+
+// Norm, clamp and rotation of one head, in place.
 inline void prepare_head(float* x, const float* norm, const QkvPrepareArgs& a, int64_t token) {
   if (norm != nullptr) {
     const Vec scale = vset(inverse_rms(x, a.head_dim, a.eps));
@@ -25,6 +33,7 @@ inline void prepare_head(float* x, const float* norm, const QkvPrepareArgs& a, i
       vstore_n(x + i, vmul(vmul(vload_n(x + i, c), scale), vload_n(norm + i, c)), c);
     }
   }
+  if (a.clip > 0) clamp_row(x, a.clip, a.head_dim);
   const int64_t half = a.rotary_dim / 2;
   for (int64_t i = 0; i < half; i += 16) {
     const int64_t c = smaller(16, half - i);
@@ -45,6 +54,7 @@ void qkv_prepare_kernel(ThreadPool& pool, const QkvPrepareArgs& a) {
         prepare_head(k, a.k_norm, a, t);
         const int64_t at = (h * a.capacity + a.first_position + t) * a.head_dim;
         to_cache(k, static_cast<C*>(a.k_cache) + at, a.head_dim);
+        if (a.clip > 0) clamp_row(a.v.row<float>(t) + h * a.head_dim, a.clip, a.head_dim);
         to_cache(a.v.row<const float>(t) + h * a.head_dim, static_cast<C*>(a.v_cache) + at, a.head_dim);
       }
     }

@@ -112,6 +112,63 @@ TYPED_TEST(QkvPrepareOf, NormsRotatesAndAppends) {
   }
 }
 
+// After the norm and before the rotation, which may carry a value beyond the limit again; v too; NaN stays NaN.
+TYPED_TEST(QkvPrepareOf, ClampsAfterTheNormAndBeforeTheRotation) {
+  using C = TypeParam;
+  auto runners = make_runners();
+  constexpr float kClip = 0.4f;
+  for (const Shape& s : {Shape{3, 2, 1, 33, 10, true, true}, Shape{5, 4, 2, 64, 64, false, false}}) {
+    std::vector<float> first_q;
+    for (size_t i = 0; i < runners.size(); ++i) {
+      Problem<C> p(s);
+      p.v.at(1, 3) = NAN;
+      Problem<C> clamped = p;  // what the op should then rotate: norms applied, clamped
+      for (const auto& [x, heads, norm, row] : {std::tuple{&clamped.q, s.heads, s.q_norm, 0}, {&clamped.k, s.kv_heads, s.k_norm, 1}}) {
+        for (int64_t t = 0; t < s.tokens; ++t) {
+          for (int64_t h = 0; h < heads; ++h) {
+            double sum = 0;
+            for (int64_t d = 0; d < s.head_dim; ++d) sum += x->value(t, h * s.head_dim + d) * x->value(t, h * s.head_dim + d);
+            const double scale = norm ? 1 / std::sqrt(sum / static_cast<double>(s.head_dim) + static_cast<double>(p.args().eps)) : 1;
+            for (int64_t d = 0; d < s.head_dim; ++d) {
+              const double y = x->value(t, h * s.head_dim + d) * scale * (norm ? clamped.norms.value(row, d) : 1);
+              x->at(t, h * s.head_dim + d) = std::clamp(static_cast<float>(y), -kClip, kClip);
+            }
+          }
+        }
+      }
+      auto args = p.args();
+      args.clip = kClip;
+      ASSERT_TRUE(ops::qkv_prepare(runners[i]->context, args).ok());
+      if (i == 0) first_q = p.q.values();
+      ASSERT_TRUE(all_same(first_q, p.q.values())) << kernel_tables()[i].name;
+      double highest = 0;
+      for (int64_t t = 0; t < s.tokens; ++t) {
+        for (int64_t h = 0; h < s.heads; ++h) {
+          const auto expected = clamped.expected(clamped.q, t, h, false, 0);
+          for (int64_t d = 0; d < s.head_dim; ++d) {
+            ASSERT_NEAR(p.q.at(t, h * s.head_dim + d), expected[static_cast<size_t>(d)], 1e-5);
+            highest = std::max(highest, std::fabs(expected[static_cast<size_t>(d)]));
+          }
+        }
+        for (int64_t h = 0; h < s.kv_heads; ++h) {
+          const auto expected = clamped.expected(clamped.k, t, h, false, 1);
+          const int64_t at = h * p.kCapacity + p.kFirst + t;
+          for (int64_t d = 0; d < s.head_dim; ++d) {
+            ASSERT_NEAR(p.k_cache.value(at, d), expected[static_cast<size_t>(d)], std::is_same_v<C, bf16> ? 4e-3 : 1e-5);
+            const double v = clamped.v.value(t, h * s.head_dim + d);
+            if (std::isnan(v)) {
+              ASSERT_TRUE(std::isnan(p.v_cache.value(at, d)));
+            } else {
+              ASSERT_NEAR(p.v_cache.value(at, d), std::clamp(v, -double{kClip}, double{kClip}), std::is_same_v<C, bf16> ? 2e-3 : 0);
+            }
+          }
+        }
+      }
+      EXPECT_GT(highest, kClip);
+    }
+  }
+}
+
 TYPED_TEST(QkvPrepareOf, ThreadsAndChunksLeaveNoTrace) {
   auto one = make_runners(1), three = make_runners(3);
   const Shape s{70, 6, 2, 48, 48, true, true};
@@ -139,6 +196,10 @@ TEST(QkvPrepare, RefusesWhatDoesNotFit) {
   EXPECT_EQ(ops::qkv_prepare(run.context, args).code(), StatusCode::kInvalidArgument);
   args.rotary_dim = 18;
   EXPECT_EQ(ops::qkv_prepare(run.context, args).code(), StatusCode::kInvalidArgument);
+  for (const float clip : {-1.0f, NAN}) {
+    args = p.args(), args.clip = clip;
+    EXPECT_EQ(ops::qkv_prepare(run.context, args).code(), StatusCode::kInvalidArgument);
+  }
   args = p.args(), args.first_position = 89;
   EXPECT_EQ(ops::qkv_prepare(run.context, args).code(), StatusCode::kInvalidArgument);
 }
