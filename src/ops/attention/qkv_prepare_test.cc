@@ -154,12 +154,12 @@ TYPED_TEST(QkvPrepareOf, ClampsAfterTheNormAndBeforeTheRotation) {
           const auto expected = clamped.expected(clamped.k, t, h, false, 1);
           const int64_t at = h * p.kCapacity + p.kFirst + t;
           for (int64_t d = 0; d < s.head_dim; ++d) {
-            ASSERT_NEAR(p.k_cache.value(at, d), expected[static_cast<size_t>(d)], std::is_same_v<C, bf16> ? 4e-3 : 1e-5);
+            ASSERT_NEAR(p.k_cache.value(at, d), expected[static_cast<size_t>(d)], (std::is_same_v<C, bf16> ? 4e-3 : 1e-5));
             const double v = clamped.v.value(t, h * s.head_dim + d);
             if (std::isnan(v)) {
               ASSERT_TRUE(std::isnan(p.v_cache.value(at, d)));
             } else {
-              ASSERT_NEAR(p.v_cache.value(at, d), std::clamp(v, -double{kClip}, double{kClip}), std::is_same_v<C, bf16> ? 2e-3 : 0);
+              ASSERT_NEAR(p.v_cache.value(at, d), std::clamp(v, -double{kClip}, double{kClip}), (std::is_same_v<C, bf16> ? 2e-3 : 0));
             }
           }
         }
