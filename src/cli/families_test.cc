@@ -51,7 +51,7 @@ TEST_P(EveryFamily, InspectPlanLockRunAndTrace) {
   EXPECT_EQ(inspected.find("experts")->is_null(), !has_experts);
   EXPECT_TRUE(inspected.find("refusals")->as_array().empty());
 
-  const Json plan = json_of(run_shell("$P plan " + model + " --memory 64MiB -c 128 --json"));
+  const Json plan = json_of(run_shell("$P plan " + model + " --memory 64MiB -c 128 --numerics fp32 --json"));
   EXPECT_TRUE(plan.find("fits")->as_bool());
   EXPECT_EQ(plan.find("num_experts_total")->as_int() > 0, has_experts);
   const int64_t smallest = plan.find("smallest_budget_bytes")->as_int();
