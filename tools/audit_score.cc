@@ -80,7 +80,7 @@ void collect(pm::FileSystem& fs, const std::string& full, const std::string& rel
   for (const std::string& n : *names) collect(fs, pm::join_path(full, n), relative.empty() ? n : relative + "/" + n, out);
 }
 
-bool check(pm::FileSystem& fs, const std::string& path, const std::string& name, std::map<std::string, Score>& scores) {
+bool check(pm::FileSystem& fs, const std::string& path, const std::string& name, bool of_summary_rule, std::map<std::string, Score>& scores) {
   au::AuditOptions options;
   options.num_threads = 1;
   std::multiset<Mark> expected, found;
@@ -98,6 +98,8 @@ bool check(pm::FileSystem& fs, const std::string& path, const std::string& name,
     return false;
   }
   for (const au::Finding& f : result->findings) {
+    // The summary rules T1-T4 speak of any model; only their own fixtures ask for them.
+    if (f.rule.starts_with("T") && !of_summary_rule) continue;
     if (!f.suppressed) found.insert({f.location.path, f.location.line, f.rule});
   }
   // Several findings of one rule on one line are one mark.
@@ -157,7 +159,7 @@ int main(int argc, char** argv) {
       if (!positive && !n.starts_with("neg_")) continue;
       ++fixtures;
       ++(positive ? scores[std::string(rule->id)].positives : scores[std::string(rule->id)].negatives);
-      same &= check(fs, pm::join_path(pm::join_path(root, folder), n), n, scores);
+      same &= check(fs, pm::join_path(pm::join_path(root, folder), n), n, rule->id.starts_with("T"), scores);
     }
   }
   std::printf("\n%-5s %9s %9s %9s %9s %10s %8s\n", "rule", "pos files", "neg files", "expected", "found", "precision", "recall");

@@ -79,6 +79,7 @@ class Audit {
       }
     } else if (u.kind == FileKind::kCpp) {
       const auto file = cpp::parse(u);
+      collect_facts(*file, out.facts);
       for (const Rule* r : rules_) {
         if (r->cpp) run(*r, u, out, [&](Report& report) { r->cpp(*file, report); });
       }
@@ -199,7 +200,11 @@ Result<AuditResult> audit(FileSystem& fs, const std::string& root, const AuditOp
     move_to(f.facts.imports, tree.imports);
     move_to(f.facts.notes, tree.notes);
     move_to(f.suppressions, suppressions);
+    tree.api += f.facts.api;
+    tree.signs += f.facts.signs;
   }
+  result.api = tree.api;
+  result.signs = tree.signs;
   std::vector<Finding> of_tree;
   work.tree(tree, of_tree);
   move_to(tree.findings, result.findings);
@@ -208,7 +213,7 @@ Result<AuditResult> audit(FileSystem& fs, const std::string& root, const AuditOp
   remove_duplicates(result.findings);
   apply(suppressions, result.findings);
   for (Suppression& s : suppressions) {
-    if (!s.used) result.unused_suppressions.push_back({std::move(s.justification), s.location, std::move(s.excerpt), "", FileKind::kUnknown});
+    if (!s.used) result.unused_suppressions.push_back({std::move(s.justification), s.location, std::move(s.excerpt), 1, "", FileKind::kUnknown});
   }
   std::erase_if(result.findings, [&](const Finding& f) { return f.confidence < options.min_confidence; });
   fingerprint_findings(result.findings);

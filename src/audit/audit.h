@@ -29,6 +29,7 @@ struct AuditSummary {
   uint64_t lines = 0;
   size_t files_by_kind[12] = {};  // by FileKind
   size_t suppressed = 0;
+  size_t baselined = 0;           // known from the baseline file
   size_t dropped = 0;             // beyond max_findings_per_file_and_rule
   size_t by_severity[5] = {};     // not suppressed, not in the baseline
 };
@@ -41,6 +42,8 @@ struct AuditResult {
   std::vector<SkippedPath> skipped;
   std::vector<Located<std::string>> unused_suppressions;
   AuditSummary summary;
+  ApiUse api;
+  ModelSigns signs;
 };
 
 // kNotFound, kIo: the root; kInvalidArgument: an unknown rule; kCorrupt, kUnsupported: the data directory.

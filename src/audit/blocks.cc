@@ -156,8 +156,10 @@ class Blocks {
     for (size_t i = first; i < last; ++i) {
       // Blocks inside lists are indented as a whole.
       const size_t blank = std::min(lines_[i].find_first_not_of(" \t"), lines_[i].size());
-      std::string_view line = lines_[i].substr(std::min(blank, indent));
-      if (kind == FileKind::kShell && line.starts_with("$ ")) line = line.substr(2);
+      size_t taken = std::min(blank, indent);
+      if (kind == FileKind::kShell && lines_[i].substr(taken).starts_with("$ ")) taken += 2;
+      const std::string_view line = lines_[i].substr(taken);
+      u.column_shifts.push_back(static_cast<int>(taken));
       u.text += line;
       u.text += '\n';
     }

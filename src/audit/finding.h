@@ -40,6 +40,8 @@ struct Location {
   int column = 0;
   int end_line = 0;
   int end_column = 0;
+  int utf16_column = 0;  // the same columns counted as editors do; 0: not known
+  int utf16_end_column = 0;
   friend bool operator==(const Location&, const Location&) = default;
 };
 
@@ -63,7 +65,8 @@ struct Finding {
   std::string fix;      // what to write instead; empty: the rule's fix
   std::vector<Related> related;
   std::vector<Edit> edits;    // empty: not mechanical
-  std::string excerpt;        // the line of the file, without its end
+  std::string excerpt;        // the line of the file, without its end; of a long line the part around the place
+  int excerpt_column = 1;     // of the first byte of the excerpt
   std::string label;          // "cell 3" of a notebook, "code block" of a document, or empty
   std::string fingerprint;    // 16 hex digits; see fingerprint_findings()
   bool suppressed = false;    // by a comment

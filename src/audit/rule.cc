@@ -51,11 +51,25 @@ Finding& Report::add(Span span, Confidence confidence, std::string message) {
   const size_t line = unit_->line_index(span.begin);
   const std::string_view text = unit_->line_text(line);
   span.end = std::min(span.end, unit_->line_starts[line] + static_cast<uint32_t>(text.size()));
-  return add_at(unit_->location({span.begin, std::max(span.begin, span.end)}), unit_->excerpt(line), unit_->label_at(span.begin), confidence, std::move(message));
+  Unit::Excerpt e = unit_->excerpt(span.begin);
+  Finding& f = add_at(unit_->location({span.begin, std::max(span.begin, span.end)}), std::move(e.text), unit_->label_at(span.begin), confidence, std::move(message));
+  f.excerpt_column = e.column;
+  return f;
 }
 
 Finding& Report::add(const python::Expr& e, std::string message) {
   return add(e.span, e.resolution == python::Resolution::kImported ? Confidence::kCertain : Confidence::kLikely, std::move(message));
+}
+
+void Report::add_edit_at(Finding& finding, const Location& location, std::string_view line, int line_column, std::string_view what, std::string text) {
+  const size_t at = line.find(what);
+  if (at == line.npos || line.find(what, at + 1) != line.npos) return;
+  // The part of the line that is edited is plain where variables are set.
+  for (const char c : line.substr(0, at + what.size())) {
+    if (static_cast<uint8_t>(c) >= 0x80) return;
+  }
+  const int column = static_cast<int>(at) + line_column, end = column + static_cast<int>(what.size());
+  finding.edits.push_back({{location.path, location.line, column, location.line, end, column, end}, std::move(text)});
 }
 
 void Report::note(std::string key, std::string value, Span span) {

@@ -78,7 +78,9 @@ class Report {
   // In tree callbacks.
   template <class T>
   Finding& add(const Located<T>& fact, Confidence confidence, std::string message) {
-    return add_at(fact.location, fact.excerpt, fact.label, confidence, std::move(message));
+    Finding& f = add_at(fact.location, fact.excerpt, fact.label, confidence, std::move(message));
+    f.excerpt_column = fact.excerpt_column;
+    return f;
   }
   Finding& add_at(const Location& location, std::string excerpt, std::string label, Confidence confidence, std::string message);
 
@@ -86,10 +88,17 @@ class Report {
   Related related(Span span, std::string message) const { return {unit_->location(span), std::move(message)}; }
   Edit edit(Span span, std::string text) const { return {unit_->location(span), std::move(text)}; }
 
+  // In tree callbacks: replaces `what` by `text` where it stands exactly once in the line of the fact; no edit otherwise.
+  template <class T>
+  static void add_edit(Finding& finding, const Located<T>& fact, std::string_view what, std::string text) {
+    add_edit_at(finding, fact.location, fact.excerpt, fact.excerpt_column, what, std::move(text));
+  }
+
   // Says something about this file to the tree callback of the same rule. REQUIRES: a unit.
   void note(std::string key, std::string value, Span span);
 
  private:
+  static void add_edit_at(Finding& finding, const Location& location, std::string_view line, int line_column, std::string_view what, std::string text);
   const Rule& rule_;
   const Unit* unit_;
   std::vector<Finding>& findings_;

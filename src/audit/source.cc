@@ -78,6 +78,18 @@ bool looks_utf16(std::string_view bytes, bool big_endian) {
   return zero >= n * 3 / 8 && other == 0;
 }
 
+// UTF-16 units of the first `bytes` bytes of a line. Beyond a length that nobody reads, bytes are counted.
+int utf16_length(std::string_view line, size_t bytes) {
+  int n = 0;
+  const size_t exact = std::min<size_t>({bytes, line.size(), 4000});
+  for (size_t i = 0; i < exact; ++i) {
+    const auto c = static_cast<uint8_t>(line[i]);
+    n += (c & 0xC0) != 0x80;
+    n += c >= 0xF0;
+  }
+  return n + static_cast<int>(bytes - exact);
+}
+
 }  // namespace
 
 Decoded decode(std::string_view bytes) {
@@ -141,19 +153,33 @@ std::string_view Unit::line_text(size_t line) const {
   return s;
 }
 
-std::string Unit::excerpt(size_t line) const {
+Unit::Excerpt Unit::excerpt(uint32_t offset) const {
+  constexpr size_t kMost = 400;
+  const size_t line = line_index(offset);
   const std::string_view s = line_text(line);
-  size_t n = std::min<size_t>(s.size(), 400);
-  while (n < s.size() && n > 0 && (static_cast<uint8_t>(s[n]) & 0xC0) == 0x80) --n;
-  return std::string(s.substr(0, n));
+  const size_t column = std::min<size_t>(offset - line_starts[line], s.size());
+  const auto inside = [&](size_t i) { return i > 0 && i < s.size() && (static_cast<uint8_t>(s[i]) & 0xC0) == 0x80; };
+  size_t begin = s.size() <= kMost || column < kMost / 2 ? 0 : column - kMost / 2;
+  while (inside(begin)) --begin;
+  size_t end = std::min(s.size(), begin + kMost);
+  while (inside(end)) --end;
+  const int shift = line < column_shifts.size() ? column_shifts[line] : 0;
+  return {std::string(s.substr(begin, end - begin)), static_cast<int>(begin) + 1 + shift};
 }
 
 Location Unit::location(Span span) const {
   const uint32_t size = static_cast<uint32_t>(text.size());
   const uint32_t begin = std::min(span.begin, size), end = std::clamp(span.end, begin, size);
   const size_t first = line_index(begin), last = line_index(end > begin ? end - 1 : end);
-  return {path, file_line(first), static_cast<int>(begin - line_starts[first]) + 1, file_line(last),
-          static_cast<int>(end - line_starts[last]) + 1};
+  const auto shift = [&](size_t line) { return line < column_shifts.size() ? column_shifts[line] : 0; };
+  const uint32_t first_column = begin - line_starts[first], last_column = end - line_starts[last];
+  return {path,
+          file_line(first),
+          static_cast<int>(first_column) + 1 + shift(first),
+          file_line(last),
+          static_cast<int>(last_column) + 1 + shift(last),
+          utf16_length(line_text(first), first_column) + 1 + shift(first),
+          utf16_length(line_text(last), last_column) + 1 + shift(last)};
 }
 
 std::string Unit::label_at(uint32_t offset) const {

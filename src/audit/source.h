@@ -51,6 +51,7 @@ struct Unit {
   std::string text;
   std::vector<uint32_t> line_starts;         // offset of each line
   std::vector<int> file_lines;               // line of the file (from 1) of each line of `text`; empty: first_line, +1, ...
+  std::vector<int> column_shifts;            // bytes that were taken off the front of each line of `text`; empty: none
   int first_line = 1;
   std::vector<int> cells;                    // of a notebook: the cell (from 1) of each line of `text`
   bool has_crlf = false;                     // the file's lines end in "\r\n"
@@ -60,8 +61,12 @@ struct Unit {
   // Index of the line of `text` that holds `offset`, from 0.
   size_t line_index(uint32_t offset) const;
   std::string_view line_text(size_t line) const;
-  // The line as findings show it: at most 400 bytes, whole characters.
-  std::string excerpt(size_t line) const;
+  // The line as findings show it: at most 400 bytes around `offset`, whole characters.
+  struct Excerpt {
+    std::string text;
+    int column = 1;  // of its first byte
+  };
+  Excerpt excerpt(uint32_t offset) const;
   Location location(Span span) const;
   // "cell 3", "code block", or empty: where in its container the offset is.
   std::string label_at(uint32_t offset) const;

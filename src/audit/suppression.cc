@@ -55,7 +55,7 @@ std::vector<Suppression> find_suppressions(const Unit& unit) {
     x.justification = std::string(trim(rest));
     const auto begin = static_cast<uint32_t>(at);
     x.location = unit.location({begin, begin + static_cast<uint32_t>(kMark.size())});
-    x.excerpt = unit.excerpt(line);
+    x.excerpt = unit.excerpt(begin).text;
     const bool alone = before == "#" || before == "//" || before == "/*" || before == ";" || before == "<!--";
     if (whole_file) {
       x.line = 0;

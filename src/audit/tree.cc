@@ -70,7 +70,68 @@ void pins_of_call(const Unit& unit, const Expr& call, Tree& tree) {
   }
 }
 
+bool has_extension(std::string_view module) {
+  constexpr std::string_view kNames[] = {"apex",  "xformers", "flash_attn", "bitsandbytes", "triton", "mamba_ssm", "causal_conv1d", "cupy", "pycuda", "tensorrt", "transformer_engine",
+                                         "megablocks", "grouped_gemm", "deep_ep", "deep_gemm", "flashinfer", "numba.cuda"};
+  return std::any_of(std::begin(kNames), std::end(kNames), [&](std::string_view n) { return python::is_under(module, n); });
+}
+
+void count_import(std::string_view module, Tree& tree) {
+  tree.api.extensions += has_extension(module);
+  const auto is = [&](std::initializer_list<std::string_view> names) { return std::any_of(names.begin(), names.end(), [&](std::string_view n) { return python::is_under(module, n); }); };
+  tree.signs.vision += is({"torchvision.ops", "torchvision.models", "mmcv", "mmdet", "mmengine", "detectron2", "ultralytics", "timm"});
+  tree.signs.reinforcement += is({"verl", "trl", "openrlhf", "stable_baselines3", "gymnasium", "tianshou"});
+}
+
+void count_uses(const python::Module& module, Tree& tree) {
+  for (const Expr* c : module.calls()) {
+    if (!python::is_under(*c, "torch") && !python::is_under(*c, "torch_npu")) continue;
+    if (python::is_under(*c, "torch_npu") || python::is_under(*c, "torch.npu")) {
+      ++tree.api.torch_npu;
+    } else if (python::is_under(*c, "torch.cuda")) {
+      ++tree.api.torch_cuda;
+    } else if (python::is_under(*c, "torch.distributed")) {
+      ++tree.api.torch_distributed;
+    } else {
+      ++tree.api.torch;
+    }
+  }
+  const auto names = [](std::string_view s, std::initializer_list<std::string_view> parts) {
+    return std::any_of(parts.begin(), parts.end(), [&](std::string_view p) { return s.find(p) != s.npos; });
+  };
+  for (const std::vector<const Stmt*>* list : {&module.functions(), &module.classes()}) {
+    for (const Stmt* s : *list) {
+      tree.signs.attention += names(s->name, {"Attention", "attention", "DecoderLayer", "CausalLM"});
+      tree.signs.experts += names(s->name, {"MoE", "moe", "Expert", "expert", "Router"});
+      tree.signs.vision += names(s->name, {"nms", "NMS", "Detector", "YOLO", "BBox", "bbox"});
+      tree.signs.reinforcement += names(s->name, {"PPO", "ppo", "GRPO", "grpo", "Rollout", "rollout"});
+      for (const Expr* d : s->decorators) tree.api.kernels += python::find_within(*d, [](const Expr& e) { return e.full_name == "triton.jit" || e.full_name == "numba.cuda.jit"; }) != nullptr;
+    }
+  }
+}
+
 }  // namespace
+
+ApiUse& ApiUse::operator+=(const ApiUse& o) {
+  torch += o.torch;
+  torch_cuda += o.torch_cuda;
+  torch_distributed += o.torch_distributed;
+  torch_npu += o.torch_npu;
+  extensions += o.extensions;
+  cuda_runtime += o.cuda_runtime;
+  cuda_libraries += o.cuda_libraries;
+  kernels += o.kernels;
+  launches += o.launches;
+  return *this;
+}
+
+ModelSigns& ModelSigns::operator+=(const ModelSigns& o) {
+  attention += o.attention;
+  experts += o.experts;
+  vision += o.vision;
+  reinforcement += o.reinforcement;
+  return *this;
+}
 
 bool Tree::imports_module(std::string_view module) const {
   return std::any_of(imports.begin(), imports.end(), [&](const Located<Import>& i) { return python::is_under(i.value.module, module); });
@@ -89,8 +150,12 @@ void collect_facts(const python::Module& module, Tree& tree) {
   for (const Stmt* s : module.imports()) {
     if (s->kind == StmtKind::kImportFrom) {
       tree.imports.push_back(locate(unit, s->span, Import{std::string(s->name)}));
+      count_import(s->name, tree);
     } else {
-      for (const python::ImportedName& n : s->imports) tree.imports.push_back(locate(unit, n.span, Import{std::string(n.name)}));
+      for (const python::ImportedName& n : s->imports) {
+        tree.imports.push_back(locate(unit, n.span, Import{std::string(n.name)}));
+        count_import(n.name, tree);
+      }
     }
   }
   for (const Stmt* s : module.statements()) {
@@ -108,6 +173,23 @@ void collect_facts(const python::Module& module, Tree& tree) {
   for (const Expr* call : module.calls()) {
     environment_of_call(unit, *call, tree);
     pins_of_call(unit, *call, tree);
+  }
+  count_uses(module, tree);
+}
+
+void collect_facts(const cpp::File& file, Tree& tree) {
+  tree.api.launches += file.launches().size();
+  for (const cpp::Function& f : file.functions()) {
+    tree.api.kernels += f.is_kernel;
+    tree.signs.experts += f.name.find("moe") != std::string::npos || f.name.find("expert") != std::string::npos || f.name.find("Expert") != std::string::npos;
+    tree.signs.attention += f.name.find("attention") != std::string::npos || f.name.find("attn") != std::string::npos;
+  }
+  for (const cpp::Call& c : file.calls()) {
+    const std::string& n = c.name;
+    const auto is_api = [&](std::string_view prefix) { return n.starts_with(prefix) && n.size() > prefix.size() && n[prefix.size()] >= 'A' && n[prefix.size()] <= 'Z'; };
+    tree.api.cuda_runtime += is_api("cuda") || is_api("cu");
+    tree.api.cuda_libraries += is_api("nccl") || is_api("cublas") || is_api("cudnn") || is_api("curand") || is_api("cusparse") || is_api("cufft") || n.starts_with("cub::") ||
+                               n.starts_with("thrust::") || n.starts_with("cutlass::");
   }
 }
 

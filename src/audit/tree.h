@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "audit/config/document.h"
+#include "audit/cpp/file.h"
 #include "audit/finding.h"
 #include "audit/python/ast.h"
 
@@ -17,7 +18,8 @@ template <class T>
 struct Located {
   T value;
   Location location;
-  std::string excerpt;  // the line
+  std::string excerpt;  // the line, or the part of it around the place
+  int excerpt_column = 1;
   std::string label;
   FileKind kind = FileKind::kUnknown;  // of the unit: kPython for os.environ[...]
 };
@@ -32,6 +34,26 @@ struct Import {
   std::string module;  // "torch.distributed"
 };
 
+// How often a tree calls what: the statistics of a port.
+struct ApiUse {
+  size_t torch = 0;              // calls of torch.*, resolved, but for the two next
+  size_t torch_cuda = 0;         // torch.cuda.*
+  size_t torch_distributed = 0;  // torch.distributed.*
+  size_t torch_npu = 0;          // already ported
+  size_t extensions = 0;         // imports of packages with CUDA kernels of their own, and triton
+  size_t cuda_runtime = 0;       // cuda*() and cu*() calls of C++
+  size_t cuda_libraries = 0;     // cub::, thrust::, cutlass::, cublas*, cudnn*, nccl*
+  size_t kernels = 0;            // __global__ functions, and functions under @triton.jit
+  size_t launches = 0;           // kernel<<<...>>>
+  ApiUse& operator+=(const ApiUse& o);
+};
+
+// What kind of model the tree is about: names and imports that speak for it, the first place of each.
+struct ModelSigns {
+  size_t attention = 0, experts = 0, vision = 0, reinforcement = 0;  // how often
+  ModelSigns& operator+=(const ModelSigns& o);
+};
+
 // In the order of files and lines.
 struct Tree {
   std::vector<std::string> files;
@@ -40,6 +62,8 @@ struct Tree {
   std::vector<Located<config::Image>> images;
   std::vector<Located<Import>> imports;
   std::vector<Located<Note>> notes;
+  ApiUse api;
+  ModelSigns signs;
   std::vector<Finding> findings;  // of the file callbacks, suppressed ones included
 
   bool imports_module(std::string_view module) const;  // the module or something below it
@@ -47,14 +71,15 @@ struct Tree {
   std::vector<const Located<Note>*> notes_of(std::string_view rule, std::string_view key) const;
 };
 
-// Adds what a unit says about environment, pins, images and imports.
+// Adds what a unit says about environment, pins, images, imports and use of APIs.
 void collect_facts(const python::Module& module, Tree& tree);
+void collect_facts(const cpp::File& file, Tree& tree);
 void collect_facts(const config::Document& document, Tree& tree);
 
 template <class T>
 Located<T> locate(const Unit& unit, Span span, T value) {
-  const size_t line = unit.line_index(span.begin);
-  return {std::move(value), unit.location(span), unit.excerpt(line), unit.label_at(span.begin), unit.kind};
+  Unit::Excerpt e = unit.excerpt(span.begin);
+  return {std::move(value), unit.location(span), std::move(e.text), e.column, unit.label_at(span.begin), unit.kind};
 }
 
 }  // namespace pointsman::audit

@@ -7,6 +7,8 @@
 #include <cstdlib>
 
 #include "audit/audit.h"
+#include "audit/baseline.h"
+#include "audit/fix_preview.h"
 #include "audit/report/report.h"
 #include "base/log.h"
 #include "cli/args.h"
@@ -19,10 +21,10 @@ namespace {
 constexpr const char* kName = "audit";
 
 struct Flags {
-  std::string path, format = "text", soc, data, confidence = "hint", fail_on = "performance", explain;
+  std::string path, format = "text", soc, data, confidence = "hint", fail_on = "performance", explain, baseline, write_baseline;
   std::vector<std::string> rules, disabled, excludes;
   int64_t threads = 0, max_file_bytes = 4 << 20;
-  bool all = false, list_rules = false, show_suppressed = false;
+  bool all = false, list_rules = false, show_suppressed = false, fix_preview = false;
 };
 
 bool wants_colour() {
@@ -53,6 +55,43 @@ Result<audit::AuditOptions> options_of(const Flags& f) {
   return o;
 }
 
+bool is_format(std::string_view s) { return s == "text" || s == "json" || s == "sarif" || s == "html" || s == "junit"; }
+
+void print_result(const Flags& f, const audit::AuditResult& result, audit::Severity threshold) {
+  if (f.format == "json") {
+    print_json(audit::json_report(result));
+  } else if (f.format == "sarif") {
+    print_json(audit::sarif_report(result, PM_VERSION));
+  } else if (f.format == "html") {
+    std::fputs(audit::html_report(result, PM_VERSION).c_str(), stdout);
+  } else if (f.format == "junit") {
+    std::fputs(audit::junit_report(result, threshold).c_str(), stdout);
+  } else {
+    std::fputs(audit::text_report(result, {.colour = wants_colour(), .show_suppressed = f.show_suppressed}).c_str(), stdout);
+  }
+}
+
+// The patch to stdout, what it leaves out to stderr.
+Status print_fixes(const audit::AuditResult& result) {
+  PM_ASSIGN_OR_RETURN(const audit::FixPreview preview, audit::fix_preview(FileSystem::real(), result));
+  std::fputs(preview.patch.c_str(), stdout);
+  std::fprintf(stderr, "pointsman audit: %zu mechanical changes%s; nothing was written\n", preview.edits,
+               preview.left_out > 0 ? format(", {} more are left to you (notebooks, unusual encodings, overlaps)", preview.left_out).c_str() : "");
+  return ok_status();
+}
+
+// Baseline read and written as the flags ask for.
+Status baselines(const Flags& f, audit::AuditResult& result) {
+  if (!f.baseline.empty()) {
+    PM_ASSIGN_OR_RETURN(const std::string text, read_text_file(FileSystem::real(), f.baseline, 256u << 20));
+    const Result<size_t> gone = audit::apply_baseline(text, result);
+    if (!gone.ok()) return gone.status().with_context(f.baseline);
+    if (*gone > 0) std::fprintf(stderr, "pointsman audit: %zu entries of %s match nothing any more\n", *gone, f.baseline.c_str());
+  }
+  if (!f.write_baseline.empty()) return write_text_file(FileSystem::real(), f.write_baseline, audit::baseline_text(result));
+  return ok_status();
+}
+
 }  // namespace
 
 int run_audit(int argc, char** argv) {
@@ -62,10 +101,12 @@ int run_audit(int argc, char** argv) {
                  "  pointsman audit ./my_model\n"
                  "  pointsman audit ./my_model --soc 950dt --min-confidence likely --format json\n"
                  "  pointsman audit --explain R01\n"
+                 "  pointsman audit ./my_model --write-baseline known.json; pointsman audit ./my_model --baseline known.json --format sarif\n"
+                 "  pointsman audit ./my_model --fix-preview > devices.patch\n"
                  "Exit code: 0 nothing at or above --fail-on, 1 findings, 2 usage, 3 the path or the data cannot be read.\n");
   Flags f;
   args.positional("PATH", f.path, "folder or file", false);
-  args.option("--format", f.format, "text (default) or json");
+  args.option("--format", f.format, "text (default), json, sarif, html or junit");
   args.option("--soc", f.soc, "target: a2, a3, 950pr or 950dt (default: any)");
   args.option("--fail-on", f.fail_on, "exit code 1 from this severity on: blocks, wrong_numbers, performance (default), version, info, never");
   args.option("--min-confidence", f.confidence, "certain, likely or hint (default)");
@@ -76,6 +117,9 @@ int run_audit(int argc, char** argv) {
   args.option("--data", f.data, "folder whose JSON files replace the built-in lists of names and versions");
   args.list("--exclude", f.excludes, "leave out this file or folder (relative to PATH); repeatable");
   args.flag("--all", f.all, "look into build and vendored folders, too");
+  args.option("--baseline", f.baseline, "findings in this file are known and do not count");
+  args.option("--write-baseline", f.write_baseline, "write the findings there");
+  args.flag("--fix-preview", f.fix_preview, "print a patch of the mechanical corrections instead of a report; writes nothing");
   args.flag("--show-suppressed", f.show_suppressed, "list what comments silence");
   args.option("--max-file-bytes", f.max_file_bytes, "larger files are skipped (default 4194304)");
   args.option("-t,--threads", f.threads, "threads (default: all CPUs)");
@@ -97,15 +141,16 @@ int run_audit(int argc, char** argv) {
   const bool never = f.fail_on == "never";
   const auto threshold = audit::parse_severity(f.fail_on);
   if (!threshold && !never) return usage_error(kName, format("--fail-on {}: expected blocks, wrong_numbers, performance, version, info or never", f.fail_on));
-  if (f.format != "text" && f.format != "json") return usage_error(kName, format("--format {}: expected text or json", f.format));
+  if (!is_format(f.format)) return usage_error(kName, format("--format {}: expected text, json, sarif, html or junit", f.format));
   const Result<audit::AuditOptions> options = options_of(f);
   if (!options.ok()) return usage_error(kName, options.status());
-  const Result<audit::AuditResult> result = audit::audit(FileSystem::real(), f.path, *options);
+  Result<audit::AuditResult> result = audit::audit(FileSystem::real(), f.path, *options);
   if (!result.ok()) return result.status().code() == StatusCode::kInvalidArgument ? usage_error(kName, result.status()) : report(kName, result.status());
-  if (f.format == "json") {
-    print_json(audit::json_report(*result));
+  if (const Status s = baselines(f, *result); !s.ok()) return report(kName, s);
+  if (f.fix_preview) {
+    if (const Status s = print_fixes(*result); !s.ok()) return report(kName, s);
   } else {
-    std::fputs(audit::text_report(*result, {.colour = wants_colour(), .show_suppressed = f.show_suppressed}).c_str(), stdout);
+    print_result(f, *result, threshold.value_or(audit::Severity::kBlocks));
   }
   return !never && audit::reaches(*result, *threshold) ? kExitFindings : kExitOk;
 }

@@ -73,7 +73,8 @@ struct Expr {
   // Keyword `name`, else positional `index`.
   const Expr* argument(size_t index, std::string_view name) const;
   bool has_unpacking() const;  // *args or **kwargs among the arguments
-  // The last name of the callee: "cuda" of model.cuda(), "softmax" of F.softmax(x); of a name or attribute, its own.
+  // The last name of the callee: "cuda" of model.cuda(), "softmax" of F.softmax(x), also of a name that an import bound to it; of a
+  // name or attribute, its own.
   std::string_view last_name() const;
 };
 

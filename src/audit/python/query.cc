@@ -42,6 +42,8 @@ bool Expr::has_unpacking() const {
 
 std::string_view Expr::last_name() const {
   const Expr* e = kind == ExprKind::kCall ? callee() : this;
+  // from torch import topk as best: the API's name, not the local one.
+  if (!e->full_name.empty()) return e->full_name.substr(e->full_name.rfind('.') + 1);
   return e->is(ExprKind::kName) || e->is(ExprKind::kAttribute) ? e->text : std::string_view();
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "audit/report/report.h"
+#include "audit/verdict.h"
 
 namespace pointsman::audit {
 namespace {
@@ -46,6 +47,47 @@ Json finding_json(const Finding& f) {
   return j;
 }
 
+Json verdict_json(const AuditResult& result) {
+  const Verdict v = make_verdict(result.findings, result.api, result.signs);
+  Json j = Json::object();
+  j.set("uses", static_cast<uint64_t>(v.uses));
+  j.set("direct", static_cast<uint64_t>(v.direct));
+  j.set("direct_percent", direct_percent(v));
+  Json places = Json::object();
+  for (size_t i = 0; i < std::size(v.places); ++i) places.set(work_words(static_cast<Work>(i)), static_cast<uint64_t>(v.places[i]));
+  j.set("places", std::move(places));
+  Json classes = Json::array(), work = Json::array();
+  for (const ClassVerdict& c : v.classes) {
+    Json x = Json::object();
+    x.set("class", model_class_words(c.model_class));
+    x.set("signs", static_cast<uint64_t>(c.signs));
+    x.set("findings", static_cast<uint64_t>(c.findings));
+    x.set("text", c.text);
+    classes.push_back(std::move(x));
+  }
+  for (const WorkItem& w : v.work) {
+    Json x = Json::object();
+    x.set("work", work_words(w.work));
+    x.set("rule", w.rule);
+    x.set("severity", severity_name(w.severity));
+    x.set("findings", static_cast<uint64_t>(w.findings));
+    x.set("files", static_cast<uint64_t>(w.files));
+    x.set("first", location_json(w.first));
+    x.set("fix", w.fix);
+    work.push_back(std::move(x));
+  }
+  j.set("classes", std::move(classes));
+  j.set("work", std::move(work));
+  const ApiUse& a = result.api;
+  Json api = Json::object();
+  for (const auto& [name, n] : {std::pair("torch", a.torch), std::pair("torch_cuda", a.torch_cuda), std::pair("torch_distributed", a.torch_distributed), std::pair("torch_npu", a.torch_npu),
+                                std::pair("extensions", a.extensions), std::pair("cuda_runtime", a.cuda_runtime), std::pair("cuda_libraries", a.cuda_libraries), std::pair("kernels", a.kernels),
+                                std::pair("launches", a.launches)})
+    api.set(name, static_cast<uint64_t>(n));
+  j.set("api_uses", std::move(api));
+  return j;
+}
+
 Json rule_json(const Rule& r) {
   Json j = Json::object();
   j.set("id", r.id);
@@ -80,6 +122,7 @@ Json json_report(const AuditResult& result) {
   Json severities = Json::object();
   for (size_t i = std::size(s.by_severity); i-- > 0;) severities.set(severity_name(static_cast<Severity>(i)), static_cast<uint64_t>(s.by_severity[i]));
   summary.set("by_severity", std::move(severities));
+  summary.set("baselined", static_cast<uint64_t>(s.baselined));
   summary.set("suppressed", static_cast<uint64_t>(s.suppressed));
   summary.set("not_listed", static_cast<uint64_t>(s.dropped));
   j.set("summary", std::move(summary));
@@ -99,6 +142,7 @@ Json json_report(const AuditResult& result) {
     skipped.push_back(std::move(x));
   }
   for (const auto& u : result.unused_suppressions) unused.push_back(location_json(u.location));
+  j.set("verdict", verdict_json(result));
   j.set("findings", std::move(findings));
   j.set("rules", std::move(rules));
   j.set("skipped", std::move(skipped));

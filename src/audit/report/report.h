@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "audit/audit.h"
 #include "base/json.h"
@@ -20,6 +21,13 @@ std::string text_report(const AuditResult& result, const TextOptions& options = 
 
 // {"schema_version": 1, "findings": [...], "summary": {...}, ...}; docs/formats/audit_json.md.
 Json json_report(const AuditResult& result);
+
+// SARIF 2.1.0. `version` is the program's.
+Json sarif_report(const AuditResult& result, std::string_view version);
+// One self-contained page: verdict, work list, findings.
+std::string html_report(const AuditResult& result, std::string_view version);
+// JUnit XML: findings at or above `threshold` are failures, others skipped.
+std::string junit_report(const AuditResult& result, Severity threshold);
 
 // What --explain prints.
 std::string explain(const Rule& rule);

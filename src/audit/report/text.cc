@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "audit/report/report.h"
+#include "audit/verdict.h"
 #include "base/log.h"
 
 namespace pointsman::audit {
@@ -79,7 +80,7 @@ std::string wrap(std::string_view text, size_t indent) {
 void excerpt(const Finding& f, std::string& out, const char* on, const char* off) {
   if (f.excerpt.empty()) return;
   // A window around the place when the line is long.
-  const auto column = static_cast<size_t>(std::max(1, f.location.column)) - 1;
+  const auto column = static_cast<size_t>(std::max(0, f.location.column - f.excerpt_column));
   size_t begin = 0;
   if (f.excerpt.size() > kMaxExcerpt && column > kMaxExcerpt / 2) begin = std::min(column - kMaxExcerpt / 2, f.excerpt.size());
   while (begin < f.excerpt.size() && is_continuation(f.excerpt[begin])) ++begin;
@@ -97,6 +98,19 @@ void excerpt(const Finding& f, std::string& out, const char* on, const char* off
 }
 
 const Rule* rule_of(const Finding& f) { return find_rule(f.rule); }
+
+std::string verdict_text(const AuditResult& result, const char* bold, const char* off) {
+  const Verdict v = make_verdict(result.findings, result.api, result.signs);
+  if (v.work.empty() && v.classes.empty()) return {};
+  std::string out = format("{}Port{}\n", bold, off);
+  for (const ClassVerdict& c : v.classes) out += format("  {}: {}\n", model_class_words(c.model_class), wrap(c.text, 4));
+  if (v.classes.empty()) out += format("  {:.1f} % of {} uses map one to one\n", direct_percent(v), v.uses);
+  size_t n = 0;
+  for (const WorkItem& w : v.work) {
+    out += format("  {:>2}. {:<14} {:<4} {:>4} in {} file{}, first {}:{}\n", ++n, work_words(w.work), w.rule, w.findings, w.files, w.files == 1 ? "" : "s", printable(w.first.path), w.first.line);
+  }
+  return out + "\n";
+}
 
 }  // namespace
 
@@ -127,6 +141,7 @@ std::string text_report(const AuditResult& result, const TextOptions& options) {
     if (!fix.empty()) out += "    fix: " + wrap(printable(fix), 9) + "\n";
     out += '\n';
   }
+  out += verdict_text(result, bold, off);
   const AuditSummary& s = result.summary;
   size_t total = 0;
   std::string counts;
@@ -138,6 +153,7 @@ std::string text_report(const AuditResult& result, const TextOptions& options) {
   if (s.suppressed > 0) out += format("{} silenced by comments\n", s.suppressed);
   if (s.dropped > 0) out += format("{} more of the same rule in the same file are not listed\n", s.dropped);
   for (const auto& u : result.unused_suppressions) out += format("{}:{}: this comment silences nothing\n", printable(u.location.path), u.location.line);
+  if (s.baselined > 0) out += format("{} known from the baseline\n", s.baselined);
   size_t shown = 0;
   for (const SkippedPath& p : result.skipped) {
     if (++shown > 10) break;

@@ -27,6 +27,7 @@ class PythonFile {
   void run() {
     for (const Expr* s : m_.strings()) device_string(*s);
     for (const Expr* c : m_.calls()) call(*c);
+    for (const Expr* r : m_.references()) guarded_reference(*r);
     for (const Expr* r : m_.references()) reference(*r);
     for (const python::Stmt* s : m_.imports()) import(*s);
   }
@@ -63,7 +64,14 @@ class PythonFile {
   }
 
   void device_string(const Expr& s) {
-    if (!is_string_of_device(s) || is_question(s) || python::runs_only_on_cuda(s)) return;
+    if (!is_string_of_device(s) || is_question(s)) return;
+    // The letters between the quotes.
+    const size_t at = m_.unit().slice(s.span).find("cuda");
+    const uint32_t begin = s.span.begin + static_cast<uint32_t>(at == std::string_view::npos ? 0 : at);
+    if (python::runs_only_on_cuda(s)) {
+      if (at != std::string_view::npos) keep_for_test(s, {begin, begin + 4});
+      return;
+    }
     const Expr* p = s.parent;
     Confidence confidence = Confidence::kLikely;
     std::string where = "this device name";
@@ -73,36 +81,59 @@ class PythonFile {
     }
     if (p && p->is(ExprKind::kCall) && (python::is_under(*p, "torch") || python::is_under(*p, "torchvision")) && p->resolution == python::Resolution::kImported) confidence = Confidence::kCertain;
     Finding& f = add(s, confidence, where + " selects a CUDA device; with torch_npu the device type is 'npu'");
-    // The letters between the quotes.
-    const std::string_view text = m_.unit().slice(s.span);
-    if (const size_t at = text.find("cuda"); at != text.npos) {
-      const auto begin = s.span.begin + static_cast<uint32_t>(at);
-      f.edits.push_back(out_.edit({begin, begin + 4}, "npu"));
-    }
+    if (at != std::string_view::npos) f.edits.push_back(out_.edit({begin, begin + 4}, "npu"));
   }
 
   void call(const Expr& c) {
     const Expr& callee = *c.callee();
-    if (!callee.is(ExprKind::kAttribute) || callee.text != "cuda" || !callee.full_name.empty() || python::runs_only_on_cuda(c)) return;
+    if (!callee.is(ExprKind::kAttribute) || callee.text != "cuda" || !callee.full_name.empty()) return;
     // x.cuda(), x.cuda(device), x.cuda(non_blocking=True)
     if (c.children.size() > 3) return;
     const Span name{callee.span.end - 4, callee.span.end};
+    if (python::runs_only_on_cuda(c)) {
+      keep_for_test(c, name);
+      return;
+    }
     Finding& f = soften(out_.add(name, Confidence::kLikely, ".cuda() moves to a CUDA device; on an NPU it fails with 'Torch not compiled with CUDA enabled'"));
     f.edits.push_back(out_.edit(name, "npu"));
   }
 
+  bool is_known(std::string_view member) const { return out_.facts.is_npu_module_name(member) || is_one_of(member, {"amp", "random", "memory"}); }
+
+  // What runs only when a test of CUDA succeeds is no finding; but when the test is changed to ask for an NPU, it has to change too.
+  void keep_for_test(const Expr& e, Span span) {
+    if (guarded_.size() < 500) guarded_.push_back({&e, span});
+  }
+  void guarded_reference(const Expr& r) {
+    if (!python::is_under(r, "torch.cuda") || r.full_name.size() <= 11 || !m_.unit().slice(r.span).starts_with("torch.cuda.") || !python::runs_only_on_cuda(r)) return;
+    const std::string_view member = r.full_name.substr(11);
+    if (is_known(member.substr(0, member.find('.')))) keep_for_test(r, {r.span.begin + 6, r.span.begin + 10});
+  }
+  void add_guarded(const Expr& test, Finding& f) {
+    for (const Guarded& g : guarded_) {
+      for (const python::Guard& guard : python::guards(*g.expr)) {
+        if (guard.condition->span.begin > test.span.begin || guard.condition->span.end < test.span.end) continue;
+        f.edits.push_back(out_.edit(g.span, "npu"));
+        break;
+      }
+    }
+  }
+
   void reference(const Expr& r) {
-    if (!python::is_under(r, "torch.cuda") || r.full_name.size() <= 11 || python::runs_only_on_cuda(r)) return;
+    if (!python::is_under(r, "torch.cuda") || r.full_name.size() <= 11) return;
     const std::string member(r.full_name.substr(11));
     const std::string first = member.substr(0, member.find('.'));
+    if (python::runs_only_on_cuda(r)) return;
     std::string message = "torch.cuda." + member + " is CUDA's";
     if (first == "is_available") message = "torch.cuda.is_available() is False on an NPU: the program goes on on the CPU without a word";
     Finding& f = soften(out_.add(r, message));
-    const bool known = out_.facts.is_npu_module_name(first) || is_one_of(first, {"amp", "random", "memory"});
-    if (known) {
+    if (is_known(first)) {
       f.fix = "torch.npu." + member + " (after import torch_npu).";
       const std::string_view text = m_.unit().slice(r.span);
-      if (text.starts_with("torch.cuda.")) f.edits.push_back(out_.edit({r.span.begin + 6, r.span.begin + 10}, "npu"));
+      if (text.starts_with("torch.cuda.")) {
+        f.edits.push_back(out_.edit({r.span.begin + 6, r.span.begin + 10}, "npu"));
+        if (first == "is_available") add_guarded(r, f);
+      }
     } else {
       f.fix = "torch.npu has no '" + first + "'; see what the code needs it for.";
     }
@@ -122,9 +153,15 @@ class PythonFile {
     }
   }
 
+  struct Guarded {
+    const Expr* expr;
+    Span span;
+  };
+
   const python::Module& m_;
   Report& out_;
   const bool patched_;
+  std::vector<Guarded> guarded_;
 };
 
 void python_file(const python::Module& m, Report& out) { PythonFile(m, out).run(); }
@@ -175,12 +212,7 @@ void whole_tree(const Tree& tree, Report& out) {
       if (e.value.name != v.cuda) continue;
       Finding& f = out.add(e, Confidence::kCertain, std::string(v.cuda) + " is ignored by CANN; its counterpart is " + std::string(v.instead));
       f.fix = "Set " + std::string(v.instead) + (v.cuda == "CUDA_VISIBLE_DEVICES" ? " (ascending ids, commas, no spaces)." : ".");
-      // The name stands where the variable is set.
-      const size_t at = e.excerpt.find(v.cuda);
-      if (at != std::string::npos && e.excerpt.find(v.cuda, at + 1) == std::string::npos) {
-        const int column = static_cast<int>(at) + 1;
-        f.edits.push_back({{e.location.path, e.location.line, column, e.location.line, column + static_cast<int>(v.cuda.size())}, std::string(v.instead)});
-      }
+      Report::add_edit(f, e, v.cuda, std::string(v.instead));
     }
   }
 }
