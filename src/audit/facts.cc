@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/edit_distance.h"
 #include "base/embedded_data.h"
 #include "base/log.h"
 
@@ -65,20 +66,6 @@ std::vector<std::pair<int, long>> version_parts(std::string_view v) {
     }
   }
   return parts;
-}
-
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t above = row[j];
-      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
-      diagonal = above;
-    }
-  }
-  return row[b.size()];
 }
 
 std::vector<std::string> words_of(std::string_view name) {

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <map>
 
-#include "audit/report/markup.h"
 #include "audit/report/report.h"
 #include "audit/verdict.h"
 #include "base/log.h"
+#include "base/markup.h"
 
 namespace pointsman::audit {
 namespace {

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <map>
 
-#include "audit/report/markup.h"
 #include "audit/report/report.h"
 #include "base/log.h"
+#include "base/markup.h"
 
 namespace pointsman::audit {
 
