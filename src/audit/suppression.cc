@@ -2,6 +2,8 @@
 #include "audit/suppression.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "audit/rule.h"
 
@@ -70,14 +72,20 @@ std::vector<Suppression> find_suppressions(const Unit& unit) {
 }
 
 void apply(std::vector<Suppression>& suppressions, std::vector<Finding>& findings) {
+  // By place; line 0 stands for the whole file.
+  std::map<std::pair<std::string_view, int>, std::vector<Suppression*>> by_place;
+  for (Suppression& s : suppressions) by_place[{s.location.path, s.line}].push_back(&s);
   for (Finding& f : findings) {
-    for (Suppression& s : suppressions) {
-      if (s.location.path != f.location.path || (s.line != 0 && s.line != f.location.line)) continue;
-      if (!s.rules.empty() && std::find(s.rules.begin(), s.rules.end(), f.rule) == s.rules.end()) continue;
-      f.suppressed = true;
-      f.justification = s.justification;
-      s.used = true;
-      break;
+    for (const int line : {f.location.line, 0}) {
+      const auto it = by_place.find({f.location.path, line});
+      if (it == by_place.end() || f.suppressed) continue;
+      for (Suppression* s : it->second) {
+        if (!s->rules.empty() && std::find(s->rules.begin(), s->rules.end(), f.rule) == s->rules.end()) continue;
+        f.suppressed = true;
+        f.justification = s->justification;
+        s->used = true;
+        break;
+      }
     }
   }
 }

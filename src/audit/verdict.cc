@@ -31,18 +31,14 @@ int order(Work w) {
 }
 
 std::string sentence(ModelClass c, const Verdict& v, size_t about) {
-  const size_t blocks = v.places[static_cast<size_t>(Work::kBlocks)], kernels = v.places[static_cast<size_t>(Work::kKernel)];
-  const std::string share = format("{:.1f} % of {} uses map one to one", direct_percent(v), v.uses);
-  const std::string rest = format("{} place{} to rename, {} that block, {} with own kernels, {} whose numbers need a check", v.places[0], v.places[0] == 1 ? "" : "s", blocks, kernels,
-                                  v.places[static_cast<size_t>(Work::kCheck)]);
-  switch (c) {
-    case ModelClass::kDense: return share + "; " + rest + ".";
-    case ModelClass::kMoe:
-      return format("{}; {} place{} route, move or multiply for experts and want CANN's fused operators ({}).", share, about, about == 1 ? "" : "s", rest);
-    case ModelClass::kVision: return format("{}; detection operators found: {} ({}).", share, about, rest);
-    case ModelClass::kReinforcement: return format("{}; the inference side needs vllm-ascend and a way to pass weights ({}).", share, rest);
-  }
-  return share;
+  const auto n = [&](Work w) { return v.places[static_cast<size_t>(w)]; };
+  std::string s = format("{:.1f} % of {} uses map one to one; {} to rename, {} with a fused operator to use instead, {} with own kernels, {} that block otherwise, {} whose numbers need a check", direct_percent(v), v.uses,
+                         n(Work::kRename), n(Work::kFuse), n(Work::kKernel), n(Work::kBlocks), n(Work::kCheck));
+  if (c == ModelClass::kDense && about > 0) s += format("; {} about attention, norms and the loss", about);
+  if (c == ModelClass::kMoe) s += format("; {} about routing, exchange and multiplication of experts", about);
+  if (c == ModelClass::kVision) s += format("; {} about operators of detection", about);
+  if (c == ModelClass::kReinforcement) s += "; generation needs vllm-ascend and a way to hand over weights";
+  return s + ".";
 }
 
 }  // namespace

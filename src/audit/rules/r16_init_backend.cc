@@ -50,7 +50,8 @@ void python_call(const Expr& call, Report& out) {
   for (size_t i = 1; i < call.children.size(); ++i) {
     const Expr& a = *call.children[i];
     if (!a.is(ExprKind::kKeyword) || !is_backend_name(a.text)) continue;
-    if (const Expr* literal = nccl_in(*a.children[0])) add(*a.children[0], *literal, Confidence::kLikely, "'" + std::string(a.text) + "' asks for NCCL, which torch_npu does not have", out);
+    const Confidence confidence = python::is_under(call, "torch.distributed") && call.resolution == python::Resolution::kImported ? Confidence::kCertain : Confidence::kLikely;
+    if (const Expr* literal = nccl_in(*a.children[0])) add(*a.children[0], *literal, confidence, "'" + std::string(a.text) + "' asks for NCCL, which torch_npu does not have", out);
   }
 }
 
