@@ -139,7 +139,7 @@ TEST(PythonContext, LoopsHandlersAndManagers) {
 TEST(PythonBroken, GoesOnAfterErrorsAndReadsPythonTwo) {
   const Parsed p(
       "print 'a', first(1)\nexec \"x\"\nraise E, second()\ntry:\n  pass\nexcept E, e:\n  third()\n"
-      "x = (1, 2\ndef g(:\n  fourth()\nimport torch\n$$ ?? fifth(2)\ny = '''not closed\nsixth()\n");
+      "x = (1, 2\ndef g:\n  fourth()\nimport torch\n$$ ?? fifth(2)\ny = '''not closed\nsixth()\n");
   for (const char* name : {"first", "second", "third", "fourth", "fifth", "sixth"}) p.call(name);
   EXPECT_TRUE(p.module->imports_module("torch"));
 }

@@ -2,6 +2,7 @@
 //
 // Row 15: TorchScript, by tracing or by scripting.
 #include "audit/rule.h"
+#include "audit/rules/words.h"
 #include "audit/rules/moe_words.h"
 
 namespace pointsman::audit::rules {
@@ -40,6 +41,14 @@ void python_file(const python::Module& m, Report& out) {
   }
 }
 
+// A document that speaks of tracing: once.
+void prose(const Unit& d, Report& out) {
+  const size_t at = find_name(d.text, "torch.jit.trace");
+  if (at == std::string_view::npos) return;
+  const auto begin = static_cast<uint32_t>(at);
+  out.add({begin, begin + 15}, Confidence::kHint, "the text speaks of torch.jit.trace, which freezes branches that depend on values").severity = Severity::kInfo;
+}
+
 }  // namespace
 
 const Rule& r15_jit() {
@@ -54,6 +63,7 @@ const Rule& r15_jit() {
       .versions = "all; transfer_to_npu disables scripting in every version",
       .source = "pitfall table, row 15; torch_npu contrib transfer_to_npu",
       .python = python_file,
+      .prose = prose,
   };
   return kRule;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Row 19. Style: a resolved name with its arguments; environment of the tree.
+#include <algorithm>
+
 #include "audit/rule.h"
 #include "audit/rules/words.h"
 
@@ -60,6 +62,23 @@ void whole_tree(const Tree& tree, Report& out) {
   }
 }
 
+// A document that recommends a mode of CUDA's, or Inductor, in a sentence about torch.compile: once.
+void prose(const Unit& d, Report& out) {
+  constexpr std::string_view kName = "torch.compile";
+  const std::string_view text = d.text;
+  for (size_t from = 0; from < text.size();) {
+    const size_t found = find_name(text.substr(from), kName);
+    if (found == text.npos) return;
+    const size_t at = from + found, line_end = std::min(text.find('\n', at), text.size());
+    const std::string_view rest = text.substr(at, std::min<size_t>(line_end - at, 200));
+    from = at + kName.size();
+    if (!contains(rest, "reduce-overhead") && !contains(rest, "max-autotune") && !contains(rest, "inductor")) continue;
+    const auto begin = static_cast<uint32_t>(at);
+    out.add({begin, begin + static_cast<uint32_t>(kName.size())}, Confidence::kHint, "the text speaks of torch.compile with Inductor or a mode of CUDA graphs").severity = Severity::kInfo;
+    return;
+  }
+}
+
 }  // namespace
 
 const Rule& r19_compile() {
@@ -74,6 +93,7 @@ const Rule& r19_compile() {
       .versions = "depends on torch_npu; check against its table",
       .source = "pitfall table, row 19, corrected (2.6.0 is a torch version, not a CANN version); torch_npu Inductor backends",
       .python = python_file,
+      .prose = prose,
       .tree = whole_tree,
   };
   return kRule;

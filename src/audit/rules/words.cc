@@ -40,6 +40,17 @@ bool is_sampling_name(std::string_view name) {
   return contains_any(name, {"vocab", "next_token", "beam", "sampl", "temperature", "top_p", "topp", "lm_head", "generat", "decode", "accuracy", "hypothes"});
 }
 
+size_t find_name(std::string_view text, std::string_view name) {
+  const auto is_part = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; };
+  for (size_t at = text.find(name); at != text.npos; at = text.find(name, at + 1)) {
+    const size_t end = at + name.size();
+    if (at > 0 && (is_part(text[at - 1]) || text[at - 1] == '.')) continue;
+    if (end < text.size() && is_part(text[end])) continue;
+    return at;
+  }
+  return text.npos;
+}
+
 bool is_cuda_device(std::string_view s) {
   if (s == "cuda") return true;
   return s.starts_with("cuda:") && s.size() > 5 && std::all_of(s.begin() + 5, s.end(), [](char c) { return c >= '0' && c <= '9'; });

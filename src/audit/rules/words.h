@@ -3,6 +3,7 @@
 // Words in names, for rules that go by what a programmer called a thing.
 #pragma once
 
+#include <cstddef>
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -21,6 +22,9 @@ bool is_moe_name(std::string_view name);
 bool is_top_k_name(std::string_view name);
 // "vocab", "next_token", "beam": choosing tokens, not experts.
 bool is_sampling_name(std::string_view name);
+
+// Offset of the first `name` in the text that is not part of a longer dotted name, npos without one.
+size_t find_name(std::string_view text, std::string_view name);
 
 // "cuda", "cuda:1".
 bool is_cuda_device(std::string_view s);
