@@ -85,6 +85,7 @@ void count_import(std::string_view module, Tree& tree) {
 
 void count_uses(const python::Module& module, Tree& tree) {
   for (const Expr* c : module.calls()) {
+    if (c->full_name.empty() && c->callee()->is(ExprKind::kAttribute) && c->callee()->text == "cuda") ++tree.api.torch_cuda;  // x.cuda()
     if (!python::is_under(*c, "torch") && !python::is_under(*c, "torch_npu")) continue;
     if (python::is_under(*c, "torch_npu") || python::is_under(*c, "torch.npu")) {
       ++tree.api.torch_npu;

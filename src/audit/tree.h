@@ -37,7 +37,7 @@ struct Import {
 // How often a tree calls what: the statistics of a port.
 struct ApiUse {
   size_t torch = 0;              // calls of torch.*, resolved, but for the two next
-  size_t torch_cuda = 0;         // torch.cuda.*
+  size_t torch_cuda = 0;         // torch.cuda.*, and x.cuda() of whatever x is
   size_t torch_distributed = 0;  // torch.distributed.*
   size_t torch_npu = 0;          // already ported
   size_t extensions = 0;         // imports of packages with CUDA kernels of their own, and triton
