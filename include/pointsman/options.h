@@ -29,6 +29,12 @@ struct PlacementRule {
   Placement placement = Placement::kOnDemand;
 };
 
+// How latent attention (DeepSeek-V3) is computed: the same function, other roundings. Recorded with every result.
+enum class LatentForm {
+  kAbsorbed,  // 576 numbers per token and layer are cached
+  kNaive,     // keys and values of every head are cached, as the published formulas read
+};
+
 enum class VerifyPolicy {
   kAuto,      // against pointsman.lock.json when there is one; otherwise the first read is remembered, with a warning
   kRequired,  // no lock file, no run
@@ -43,6 +49,7 @@ struct EngineOptions {
   int64_t context_length = 0;    // 0: the model's maximum, at most 4096
   int64_t prefill_chunk = 0;     // tokens per pass; 0: as large as the budget allows, at most 512
   Numerics numerics = Numerics::kBf16;
+  LatentForm latent_form = LatentForm::kAbsorbed;
   VerifyPolicy verify = VerifyPolicy::kAuto;
   GuardPolicy router_guard = GuardPolicy::kRefuse;
   bool allow_fallback = true;    // false: a missing kernel is an error instead of a counted run of the reference

@@ -117,7 +117,7 @@ def trace(model, tokens):
 
     for i, layer in enumerate(model.model.layers):
         hooks.append(layer.register_forward_hook(keep_hidden(i)))
-        gate = getattr(layer.mlp, "gate", None)
+        gate = getattr(layer.mlp, "gate", getattr(layer.mlp, "router", None))
         if gate is not None:
             hooks.append(gate.register_forward_hook(keep_router(i, router_bias(layer))))
     try:

@@ -87,7 +87,10 @@ void read_rope(ConfigReader& reader, const Family& family, ModelConfig& config);
 void read_rope_dictionary(ConfigReader& reader, const Json& dictionary, const std::string& path, ModelConfig& config, double& partial);
 // Everything that only deepseek_v4 has: kinds of layers, ropes, indexer, hyper-connections, router (deepseek_v4_config.cc).
 // REQUIRES: sizes and read_moe() are read.
-void read_deepseek_v4(ConfigReader& reader, ModelConfig& config);
+void read_deepseek_v4(ConfigReader& reader, const Family& family, ModelConfig& config);
+// Latent attention of deepseek_v3 and kimi_k2; windows, ropes and SwiGLU of gpt_oss (latent_config.cc).
+void read_latent_attention(ConfigReader& reader, const Family& family, ModelConfig& config);
+void read_gpt_oss(ConfigReader& reader, const Family& family, ModelConfig& config);
 // quantization_config: known methods and the block size.
 void read_quantization(ConfigReader& reader, ModelConfig& config);
 // eos, bos and pad: generation_config.json before config.json.

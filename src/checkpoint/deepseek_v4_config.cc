@@ -230,7 +230,7 @@ void read_router(ConfigReader& r, ModelConfig& c) {
 
 }  // namespace
 
-void read_deepseek_v4(ConfigReader& r, ModelConfig& c) {
+void read_deepseek_v4(ConfigReader& r, const Family&, ModelConfig& c) {
   const std::string fallback = "default of deepseek_v4";
   CompressedAttentionConfig& a = c.compressed;
   if (c.num_key_value_heads != 1) {

@@ -19,6 +19,7 @@ enum class WindowRule {
   kSetInEveryLayer,   // sliding_window not null: every layer
   kSwitchEveryLayer,  // use_sliding_window: every layer, whatever layer_types say
   kSwitchFromLayer,   // use_sliding_window: as layer_types say, else the layers from max_window_layers on
+  kAlternate,         // sliding_window: as layer_types say, else layers 0, 2, 4, ...
   kSwitchAlternate,   // use_sliding_window: as layer_types say, else layers 0, 2, 4, ... below max_window_layers
 };
 
@@ -29,6 +30,7 @@ enum class AttentionBiasRule {
   kQkvByQkvBias,   // q, k and v by qkv_bias, true unless said
   kQkvByKey,       // q, k and v by attention_bias, false unless said
   kAllByKey,       // q, k, v and o by attention_bias, false unless said
+  kAllByKeyTrue,   // q, k, v and o by attention_bias, true unless said
 };
 
 // Which layers are mixtures of experts.
@@ -68,10 +70,13 @@ struct Family {
   std::string_view expert_width_key = "moe_intermediate_size";
   NormTopkRule norm_topk = NormTopkRule::kByKeyFalse;
   SharedExpertRule shared_expert = SharedExpertRule::kNone;
-  bool has_expert_groups = false;  // n_group, topk_group, routed_scaling_factor
+  int64_t dense_layers = 1;        // kAfterDense: unless first_k_dense_replace says
+  bool has_expert_groups = false;  // n_group, topk_group, routed_scaling_factor, with these defaults
+  int64_t n_group = 1, topk_group = 1;
+  double routed_scaling_factor = 1;
 
   // Reads windows, ropes and what else only this family has; null: the common keys.
-  void (*read_own)(ConfigReader& reader, ModelConfig& config) = nullptr;
+  void (*read_own)(ConfigReader& reader, const Family& family, ModelConfig& config) = nullptr;
 };
 
 // Sorted by model_type.

@@ -47,6 +47,19 @@ void read_layer_windows(ConfigReader& r, const Family& family, ModelConfig& c) {
     std::fill(c.layer_window.begin(), c.layer_window.end(), window);
     return;
   }
+  if (family.window == WindowRule::kAlternate) {
+    const bool none = r.is_null("sliding_window");
+    if (none) r.record("sliding_window", "none", r.where() + ": sliding_window");
+    const int64_t size = none ? 0 : r.integer_or("sliding_window", {"sliding_window"}, 1, kMaxWindow, 128, fallback);
+    std::string at;
+    std::vector<bool> alternate(c.layer_window.size());
+    for (size_t i = 0; i < alternate.size(); i += 2) alternate[i] = true;
+    if (const Json* said = r.find({"layer_types"}, &at)) read_layer_types(r, *said, at, alternate);
+    r.record("layer_types", format("{} of {} layers slide", std::count(alternate.begin(), alternate.end(), true), alternate.size()),
+             at.empty() ? fallback : at);
+    for (size_t i = 0; i < alternate.size(); ++i) c.layer_window[i] = alternate[i] ? size : 0;
+    return;
+  }
   bool use = r.boolean_or("use_sliding_window", {"use_sliding_window"}, false, fallback);
   // An absent window is the class default of 4096; an explicit null is none.
   const bool is_none = r.is_null("sliding_window");
@@ -146,16 +159,17 @@ void read_moe(ConfigReader& r, const Family& family, ModelConfig& c) {
                  c.num_experts_per_tok, c.num_experts));
   }
   if (family.has_expert_groups) {
-    c.n_group = r.integer_or("n_group", {"n_group"}, 1, 64, 1, fallback);
-    c.topk_group = r.integer_or("topk_group", {"topk_group"}, 1, 64, 1, fallback);
-    c.routed_scaling_factor = r.number_or("routed_scaling_factor", {"routed_scaling_factor"}, 1e-6, 1e6, 1, fallback);
+    c.n_group = r.integer_or("n_group", {"n_group"}, 1, 64, family.n_group, fallback);
+    c.topk_group = r.integer_or("topk_group", {"topk_group"}, 1, 64, family.topk_group, fallback);
+    c.routed_scaling_factor =
+        r.number_or("routed_scaling_factor", {"routed_scaling_factor"}, 1e-6, 1e6, family.routed_scaling_factor, fallback);
   }
   switch (family.moe_layers) {
     case MoeLayerRule::kNone: break;
     case MoeLayerRule::kEvery: c.layer_is_moe.assign(c.layer_is_moe.size(), true); break;
     case MoeLayerRule::kSparseStep: read_sparse_layers(r, c); break;
     case MoeLayerRule::kAfterDense: {
-      const int64_t dense = r.integer_or("first_k_dense_replace", {"first_k_dense_replace"}, 0, kMaxLayer, 1, fallback);
+      const int64_t dense = r.integer_or("first_k_dense_replace", {"first_k_dense_replace"}, 0, kMaxLayer, family.dense_layers, fallback);
       for (int64_t i = 0; i < c.num_hidden_layers; ++i) c.layer_is_moe[static_cast<size_t>(i)] = i >= dense;
       break;
     }

@@ -19,7 +19,10 @@ constexpr int64_t kMaxHeadDim = 512;
 // that is off its layer number.
 const std::set<std::string_view>& harmless_keys() {
   static const std::set<std::string_view> keys = {
-      "architectures",        "attention_dropout", "bos_token_id",      "chunk_size_feed_forward", "eos_token_id",
+      "architectures",        "attention_dropout",
+                                                  "aux_loss_alpha",       "ep_size",
+                                                  "experts_per_token",    "initial_context_length",
+                                                  "seq_aux", "bos_token_id",      "chunk_size_feed_forward", "eos_token_id",
       "expert_dtype",         "id2label",          "initializer_range", "intermediate_size",       "is_encoder_decoder",
       "label2id",             "max_window_layers", "model_type",        "output_attentions",       "output_hidden_states",
       "output_router_logits", "pretraining_tp",    "problem_type",      "return_dict",             "router_aux_loss_coef",
@@ -59,8 +62,10 @@ void read_biases(ConfigReader& r, const Family& family, ModelConfig& c) {
     case AttentionBiasRule::kQkvByQkvBias: c.attention_bias = r.boolean_or("attention_bias", {"qkv_bias"}, true, fallback); break;
     case AttentionBiasRule::kQkvByKey:
     case AttentionBiasRule::kAllByKey:
-      c.attention_bias = r.boolean_or("attention_bias", {"attention_bias"}, false, fallback);
-      c.attention_output_bias = c.attention_bias && family.attention_bias == AttentionBiasRule::kAllByKey;
+    case AttentionBiasRule::kAllByKeyTrue:
+      c.attention_bias =
+          r.boolean_or("attention_bias", {"attention_bias"}, family.attention_bias == AttentionBiasRule::kAllByKeyTrue, fallback);
+      c.attention_output_bias = c.attention_bias && family.attention_bias != AttentionBiasRule::kQkvByKey;
       break;
   }
   if (family.has_mlp_bias_key) c.mlp_bias = r.boolean_or("mlp_bias", {"mlp_bias"}, false, fallback);
@@ -140,7 +145,7 @@ Result<ModelConfig> normalize_config(const Json& config, const Json& generation)
   const bool has_dense = std::find(c.layer_is_moe.begin(), c.layer_is_moe.end(), false) != c.layer_is_moe.end();
   if (has_dense) c.intermediate_size = r.integer("intermediate_size", {"intermediate_size"}, 1, kMaxDim);
   if (family->read_own != nullptr) {
-    if (r.status().ok()) family->read_own(r, c);
+    if (r.status().ok()) family->read_own(r, *family, c);
   } else {
     read_layer_windows(r, *family, c);
     read_rope(r, *family, c);

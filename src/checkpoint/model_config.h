@@ -27,6 +27,7 @@ struct RopeConfig {
   double low_freq_factor = 1, high_freq_factor = 4;  // llama3
   double beta_fast = 32, beta_slow = 1;          // yarn
   double attention_factor = 0;  // yarn; 0 = 0.1 ln(factor) + 1; what mscale and mscale_all_dim amount to is already in it
+  double mscale_all_dim = 0;    // yarn, of families with latent attention
   bool truncate = true;         // yarn
 };
 
@@ -58,6 +59,18 @@ struct HyperConnectionConfig {
   int64_t streams = 0;  // 0: one plain residual
   int64_t sinkhorn_iters = 0;
   double eps = 0;
+};
+
+// Multi-head latent attention (model/layers/latent_attention.h). false: the model has none.
+struct LatentAttentionConfig {
+  int64_t q_lora_rank = 0;  // 0: queries are one projection
+  int64_t kv_lora_rank = 0;
+  int64_t nope = 0, rope = 0, v = 0;  // qk_nope_head_dim, qk_rope_head_dim, v_head_dim
+  bool rope_interleave = true;        // pairs (2i, 2i + 1); else (i, i + rope / 2)
+  double scale = 0;                   // of the scores, YaRN's temperature included
+  bool naive = false;                 // a choice of the run, not of the file: cache keys and values of every head
+
+  explicit operator bool() const { return kv_lora_rank > 0; }
 };
 
 struct ModelConfig {
@@ -99,8 +112,11 @@ struct ModelConfig {
   std::vector<bool> layer_is_moe;  // one per layer
   RouterScore router_score = RouterScore::kSoftmax;
   int64_t num_hash_layers = 0;  // first layers whose experts follow from the token id alone
+  double swiglu_alpha = 1;      // of the sigmoid in SwiGLU
+  double swiglu_up_offset = 0;  // added to up
   double swiglu_limit = 0;      // gate <= limit, -limit <= up <= limit before SiLU; 0: no clamp
 
+  LatentAttentionConfig latent;
   CompressedAttentionConfig compressed;
   HyperConnectionConfig hyper;
 

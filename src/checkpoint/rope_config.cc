@@ -84,6 +84,7 @@ void read_yarn(ConfigReader& reader, RopeReader& r, ModelConfig& c) {
   double mscale = 0, mscale_all_dim = 0;
   r.number("mscale", 0, 1000, mscale);
   r.number("mscale_all_dim", 0, 1000, mscale_all_dim);
+  c.rope.mscale_all_dim = mscale_all_dim;
   // Only the two together mean something, and an attention_factor overrules them.
   if (c.rope.attention_factor == 0 && mscale != 0 && mscale_all_dim != 0) {
     c.rope.attention_factor = yarn_mscale(c.rope.factor, mscale) / yarn_mscale(c.rope.factor, mscale_all_dim);

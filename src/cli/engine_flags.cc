@@ -16,6 +16,7 @@ void EngineFlags::declare(ArgParser& args) {
               "memory budget: 12GiB, 700MiB, bytes (default: 80 % of what the machine or container has left)");
   args.option("-t,--threads", threads, "compute threads (default: all CPUs)");
   args.option("-c,--ctx-size", context, "context length in tokens (default: the model's, at most 4096)");
+  args.option("--mla", mla, "absorbed (default) or naive: how latent attention (deepseek_v3) is computed and cached");
   args.option("--numerics", numerics, "bf16 (default) or fp32 (parity with transformers)");
   args.option("--prefill-chunk", prefill_chunk, "tokens per pass of prefill (default: what the budget allows, at most 512)");
   args.list("--place", place,
@@ -53,6 +54,11 @@ Result<EngineOptions> EngineFlags::options() const {
     Result<uint64_t> bytes = parse_bytes(memory);
     if (!bytes.ok()) return bytes.status().with_context("--memory");
     o.memory_bytes = *bytes;
+  }
+  if (mla == "naive") {
+    o.latent_form = LatentForm::kNaive;
+  } else if (mla != "absorbed") {
+    return error(StatusCode::kInvalidArgument, "--mla {}: expected absorbed or naive", mla);
   }
   if (numerics == "fp32") {
     o.numerics = Numerics::kFp32;

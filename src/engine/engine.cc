@@ -32,6 +32,7 @@ struct Opened {
 Result<Opened> open_model(FileSystem& fs, const EngineOptions& options) {
   Opened m;
   PM_ASSIGN_OR_RETURN(m.config, read_model_config(fs, options.model_dir));
+  m.config.latent.naive = options.latent_form == LatentForm::kNaive;
   PM_ASSIGN_OR_RETURN(m.checkpoint, Checkpoint::open(fs, options.model_dir));
   PM_ASSIGN_OR_RETURN(m.binding, bind_model(*m.checkpoint, m.config));
   PM_ASSIGN_OR_RETURN(m.placement, resolve_placement(m.binding, options.placement));

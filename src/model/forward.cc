@@ -18,6 +18,15 @@
 #include "ops/norm/rms_norm.h"
 
 namespace pointsman {
+namespace {
+
+ops::SwigluForm swiglu_form(const ModelConfig& c) {
+  return {.alpha = static_cast<float>(c.swiglu_alpha),
+          .limit = static_cast<float>(c.swiglu_limit),
+          .up_offset = static_cast<float>(c.swiglu_up_offset)};
+}
+
+}  // namespace
 
 Scratch Scratch::carve(Arena& a, const ModelConfig& c, Numerics n, int64_t chunk) {
   Scratch s;
@@ -33,7 +42,7 @@ Scratch Scratch::carve(Arena& a, const ModelConfig& c, Numerics n, int64_t chunk
   s.q = a.take_matrix(DType::kF32, chunk, q_cols);
   s.k = a.take_matrix(DType::kF32, chunk, kv_cols);
   s.v = a.take_matrix(DType::kF32, chunk, kv_cols);
-  s.attention_f32 = a.take_matrix(DType::kF32, chunk, q_cols);
+  s.attention_f32 = a.take_matrix(DType::kF32, chunk, c.latent ? c.num_attention_heads * c.latent.v : q_cols);
   // Either form is used, never both: o_proj reads one dtype.
   s.attention_bf16 = s.attention_f32;
   s.attention_bf16.dtype = DType::kBF16;
@@ -57,6 +66,7 @@ Scratch Scratch::carve(Arena& a, const ModelConfig& c, Numerics n, int64_t chunk
   s.logits = a.take_matrix(DType::kF32, 1, c.vocab_size);
   s.hyper = HyperScratch::carve(a, c, chunk);
   s.compressed = CompressedScratch::carve(a, c, n, chunk);
+  s.latent = LatentScratch::carve(a, c, n, chunk);
   return s;
 }
 
@@ -245,6 +255,7 @@ Status ForwardPass::attend(int layer_idx) {
                                      .kv_heads = static_cast<int32_t>(c.num_key_value_heads),
                                      .head_dim = static_cast<int32_t>(c.head_dim),
                                      .scale = 1 / std::sqrt(static_cast<float>(c.head_dim)),
+                                     .sinks = parts_.weights.layers[static_cast<size_t>(layer_idx)].sinks,
                                      .out = rows(use_bf16(output) ? parts_.scratch.attention_bf16 : parts_.scratch.attention_f32)});
 }
 
@@ -264,7 +275,7 @@ Status ForwardPass::mlp(const Mlp& mlp, Tensor out, bool accumulate) {
                                       .gate_bias = mlp.gate.bias,
                                       .up_bias = mlp.up.bias,
                                       .down_bias = mlp.down.bias,
-                                      .form = {.limit = static_cast<float>(parts_.config.swiglu_limit)},
+                                      .form = swiglu_form(parts_.config),
                                       .act = Tensor::matrix(parts_.scratch.mlp_act.data, x.dtype, tokens_, mlp.gate.weight.rows),
                                       .out = out,
                                       .accumulate = accumulate,
@@ -279,7 +290,7 @@ Status ForwardPass::add_mlp(const Mlp& m) {
 // Ids, weights and what went wrong, on the device.
 Status ForwardPass::route_tokens(const LayerWeights& w, int layer_idx) {
   const Scratch& s = parts_.scratch;
-  PM_RETURN_IF_ERROR(ops::matmul(parts_.ops, {.x = rows(s.x_f32), .w = w.router, .y = rows(s.router_logits)}));
+  PM_RETURN_IF_ERROR(ops::matmul(parts_.ops, {.x = rows(s.x_f32), .w = w.router, .bias = w.router_logit_bias, .y = rows(s.router_logits)}));
   PM_RETURN_IF_ERROR(ops::route(parts_.ops, {.contract = parts_.options.router,
                                              .logits = rows(s.router_logits),
                                              .bias = w.router_bias,
@@ -351,18 +362,22 @@ Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
     const int32_t begin = host.offsets[expert.expert_id()];
     const int64_t expert_rows = host.offsets[expert.expert_id() + 1] - begin;
     const Weight gate = expert.part(ExpertPart::kGate);
+    const Weight down = expert.part(ExpertPart::kDown);
+    const int64_t id = expert.expert_id();
     const Tensor x = x_for(gate);
     PM_RETURN_IF_ERROR(ops::swiglu_ffn(parts_.ops, {.x = x,
                                                     .x_rows = s.x_rows + begin,
                                                     .w_gate = gate,
                                                     .w_up = expert.part(ExpertPart::kUp),
-                                                    .w_down = expert.part(ExpertPart::kDown),
-                                                    .form = {.limit = static_cast<float>(parts_.config.swiglu_limit)},
-                                                    .act = Tensor::matrix(s.mlp_act.data, x.dtype, expert_rows, gate.rows),
+                                                    .w_down = down,
+                                                    .gate_bias = w.expert_gate_bias != nullptr ? w.expert_gate_bias + id * gate.rows : nullptr,
+                                                    .down_bias = w.expert_down_bias != nullptr ? w.expert_down_bias + id * down.rows : nullptr,
+                                                    .form = swiglu_form(parts_.config),
+                                                    .act = Tensor::matrix(s.mlp_act.data, x.dtype, expert_rows, down.cols),
                                                     .out = s.slots.slice_rows(0, static_cast<int64_t>(num_slots)),
                                                     .out_rows = s.slot_rows + begin,
                                                     .rows = expert_rows}));
-    PM_RETURN_IF_ERROR(record_act(layer_idx, Tensor::matrix(s.mlp_act.data, x.dtype, expert_rows, gate.rows),
+    PM_RETURN_IF_ERROR(record_act(layer_idx, Tensor::matrix(s.mlp_act.data, x.dtype, expert_rows, down.cols),
                                   {host.slot_rows + begin, static_cast<size_t>(expert_rows)}));
   }
   PM_RETURN_IF_ERROR(record_slots(layer_idx));

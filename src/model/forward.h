@@ -17,6 +17,7 @@
 #include "model/kv_cache.h"
 #include "model/layers/compressed_attention.h"
 #include "model/layers/hyper_connection.h"
+#include "model/layers/latent_attention.h"
 #include "model/rope.h"
 #include "model/weights.h"
 #include "ops/context.h"
@@ -53,6 +54,7 @@ struct Scratch {
   Tensor logits;                 // [1, vocab]
   HyperScratch hyper;            // of families that have them
   CompressedScratch compressed;
+  LatentScratch latent;
 
   // Pieces of `device`; with a counting arena, sizes only.
   static Scratch carve(Arena& device, const ModelConfig& c, Numerics n, int64_t chunk);

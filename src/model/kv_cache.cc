@@ -12,11 +12,26 @@ size_t compressed_bytes(const ModelConfig& c, DType dtype, int64_t capacity) {
   return counting.used_bytes() + static_cast<size_t>(KvCache::kNumSnapshots) * layout.ring_bytes;
 }
 
+struct Planes {
+  uint64_t k, v;
+};
+Planes plane_bytes(const ModelConfig& c, Numerics n, int64_t capacity) {
+  const LatentAttentionConfig& a = c.latent;
+  int64_t k = c.num_key_value_heads * c.head_dim, v = k;
+  if (a) {
+    k = a.naive ? c.num_attention_heads * (a.nope + a.rope) : a.kv_lora_rank + a.rope;
+    v = a.naive ? c.num_attention_heads * a.v : 0;
+  }
+  const auto bytes = [&](int64_t width) { return static_cast<uint64_t>(width * capacity * (dtype_bits(KvCache::dtype_for(n)) / 8)); };
+  return {bytes(k), bytes(v)};
+}
+
 }  // namespace
 
 uint64_t KvCache::bytes(const ModelConfig& c, Numerics n, int64_t capacity) {
   if (!c.compressed.layers.empty()) return compressed_bytes(c, dtype_for(n), capacity);
-  return static_cast<uint64_t>(c.num_hidden_layers) * 2 * plane_bytes(c, n, capacity);
+  const Planes planes = plane_bytes(c, n, capacity);
+  return static_cast<uint64_t>(c.num_hidden_layers) * (planes.k + planes.v);
 }
 
 uint64_t KvCache::bytes_per_token(const ModelConfig& c, Numerics n) {
@@ -33,7 +48,9 @@ Result<KvCache> KvCache::make(Device& device, MemoryBudget& budget, const ModelC
   cache.config_ = &c;
   PM_ASSIGN_OR_RETURN(cache.buffer_, Buffer::make(device, budget, MemoryClass::kKvCache, bytes(c, n, capacity)));
   if (c.compressed.layers.empty()) {
-    cache.plane_bytes_ = plane_bytes(c, n, capacity);
+    const Planes planes = plane_bytes(c, n, capacity);
+    cache.k_bytes_ = planes.k;
+    cache.v_bytes_ = planes.v;
     return cache;
   }
   Arena arena(cache.buffer_.data(), cache.buffer_.size_bytes());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Keys and values of one session: per layer K and V, each [kv_heads, capacity, head_dim], fp32 in the fp32 numerics mode, else bf16.
+// Latent attention keeps one key per position, which is the value too, or in its naive form keys and values of every head.
 // Layers with compressed attention have rings and entries instead (compressed_cache.h). One buffer, charged whole when the session is
 // made: a long conversation cannot grow past its budget.
 //
@@ -29,8 +30,8 @@ class KvCache {
   // `config` outlives the cache.
   static Result<KvCache> make(Device& device, MemoryBudget& budget, const ModelConfig& config, Numerics n, int64_t capacity);
 
-  void* k(int layer) const { return buffer_.bytes() + static_cast<uint64_t>(layer) * 2 * plane_bytes_; }
-  void* v(int layer) const { return buffer_.bytes() + (static_cast<uint64_t>(layer) * 2 + 1) * plane_bytes_; }
+  void* k(int layer) const { return buffer_.bytes() + static_cast<uint64_t>(layer) * (k_bytes_ + v_bytes_); }
+  void* v(int layer) const { return buffer_.bytes() + static_cast<uint64_t>(layer) * (k_bytes_ + v_bytes_) + k_bytes_; }
   const CompressedLayerCache& compressed_layer(int layer) const { return layout_.layers[static_cast<size_t>(layer)]; }
   DType dtype() const { return dtype_; }
   int64_t capacity() const { return capacity_; }
@@ -47,15 +48,12 @@ class KvCache {
   Result<int64_t> restore(Stream& stream, int64_t position);
 
  private:
-  static uint64_t plane_bytes(const ModelConfig& c, Numerics n, int64_t capacity) {
-    return static_cast<uint64_t>(c.num_key_value_heads * capacity * c.head_dim * (dtype_bits(dtype_for(n)) / 8));
-  }
   std::byte* slot(int64_t i) const { return snapshots_ + static_cast<size_t>(i) * layout_.ring_bytes; }
 
   Buffer buffer_;
   DType dtype_ = DType::kBF16;
   int64_t capacity_ = 0;
-  uint64_t plane_bytes_ = 0;
+  uint64_t k_bytes_ = 0, v_bytes_ = 0;  // of one layer
 
   const ModelConfig* config_ = nullptr;
   CompressedCacheLayout layout_;

@@ -58,12 +58,23 @@ struct CompressedAttention {
   Compressor index_compressor;
 };
 
+// Latent attention of DeepSeek-V3 (ops/attention/latent.h); the output projection is LayerWeights::o.
+struct LatentAttention {
+  Linear q;                          // [heads * (nope + rope), hidden], or
+  Linear q_a, q_b;                   // [q_lora_rank, hidden], [heads * (nope + rope), q_lora_rank]
+  const float* q_a_norm = nullptr;   // [q_lora_rank]
+  Linear kv_a;                       // [kv_lora_rank + rope, hidden]
+  const float* kv_a_norm = nullptr;  // [kv_lora_rank]
+  Linear kv_b;                       // [heads * (nope + v), kv_lora_rank]
+};
+
 struct LayerWeights {
   const float* input_norm = nullptr;   // [hidden]
   const float* post_norm = nullptr;    // [hidden]
   Linear q, k, v, o;
   const float* q_norm = nullptr;       // [head_dim], or [heads * head_dim] (QkNorm), or null
   const float* k_norm = nullptr;
+  const float* sinks = nullptr;        // [heads] or null: a logit of each head without key and value
 
   Mlp mlp;                             // when this layer is no MoE layer
 
@@ -72,12 +83,16 @@ struct LayerWeights {
   int moe_layer_idx = -1;              // into the expert catalogue
   Tensor router;                       // [experts, hidden]
   const float* router_bias = nullptr;  // selection bias [experts] or null
+  const float* router_logit_bias = nullptr;   // added to the logits [experts] or null
+  const float* expert_gate_bias = nullptr;    // [experts, 2 * intermediate] of gate and up outputs in turn, or null
+  const float* expert_down_bias = nullptr;    // [experts, hidden] or null
   const int32_t* expert_table = nullptr;  // [vocab, top_k]: the experts of each token id, or null
   Mlp shared;                          // shared expert, or empty
   Tensor shared_gate;                  // [1, hidden]; empty: the shared expert's weight is 1
 
   HyperConnection attention_site, ffn_site;
   CompressedAttention compressed;
+  LatentAttention latent;
 };
 
 struct ModelWeights {

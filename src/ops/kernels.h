@@ -10,6 +10,7 @@
 #include "base/cpu_features.h"
 #include "ops/activation/swiglu.h"
 #include "ops/attention/attention.h"
+#include "ops/attention/latent.h"
 #include "ops/compress/compress.h"
 #include "ops/embedding/embedding.h"
 #include "ops/hyper/hyper_connection.h"

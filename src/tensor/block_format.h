@@ -75,7 +75,7 @@ struct Weight : Tensor {
   int64_t grid_of_rows = 0;
 
   // Rows [begin, begin + n). REQUIRES: kOutIn.
-  Weight slice_out(int64_t begin, int64_t n) const {
+  [[gnu::always_inline]] Weight slice_out(int64_t begin, int64_t n) const {
     Weight w = *this;
     w.data = static_cast<std::byte*>(data) + begin * row_stride * dtype_bits(dtype) / 8;
     w.first_row = first_row + begin;

@@ -31,8 +31,9 @@ struct Case {
   std::string folder;
   std::string isa;
   std::string device;
+  LatentForm latent_form = LatentForm::kAbsorbed;
   std::string name() const {
-    std::string n = std::filesystem::path(folder).filename().string() + "_" + isa + "_" + device;
+    std::string n = std::filesystem::path(folder).filename().string() + "_" + isa + "_" + device + (latent_form == LatentForm::kNaive ? "_naive" : "");
     std::replace(n.begin(), n.end(), '-', '_');
     return n;
   }
@@ -46,6 +47,10 @@ std::vector<Case> all_cases() {
       if (isa <= best) cases.push_back({folder, isa_name(isa), "cpu"});
     }
     cases.push_back({folder, isa_name(best), "fake"});
+    if (folder.find("/deepseek_v3_") != std::string::npos || folder.find("/kimi_k2_") != std::string::npos) {
+      cases.push_back({folder, isa_name(best), "cpu", LatentForm::kNaive});
+      cases.push_back({folder, isa_name(best), "fake", LatentForm::kNaive});
+    }
   }
   return cases;
 }
@@ -84,6 +89,7 @@ TEST_P(Golden, MatchesTransformersInFp32) {
   const GoldenFile expected = testing::read_golden(GetParam().folder + "/expected.safetensors");
   EngineOptions options = fp32_options(GetParam().folder);
   options.isa = GetParam().isa;
+  options.latent_form = GetParam().latent_form;
   std::unique_ptr<Device> device = GetParam().device == "fake" ? make_fake_device({}) : make_cpu_device();
   auto engine = load_engine(options, {.device = device.get(), .fs = &FileSystem::real()});
   ASSERT_TRUE(engine.ok()) << engine.status().to_string();

@@ -41,7 +41,11 @@ Status qkv_prepare(OpContext& ctx, const QkvPrepareArgs& a) {
 
 Status attention(OpContext& ctx, const AttentionArgs& a) {
   PM_RETURN_IF_ERROR(check("attention", a));
-  if (a.out.rows != a.q.rows || a.out.cols != a.q.cols || (a.out.dtype != DType::kF32 && a.out.dtype != DType::kBF16) || a.window < 0) {
+  const int64_t v_dim = a.v_head_dim > 0 ? a.v_head_dim : a.head_dim;
+  if (a.v_head_dim < 0 || v_dim > kMaxHeadDim || (a.v_row != 0 && a.v_row < v_dim)) {
+    return error(StatusCode::kInvalidArgument, "attention: values of {} (at most {}) in rows of {}", v_dim, kMaxHeadDim, a.v_row);
+  }
+  if (a.out.rows != a.q.rows || a.out.cols != a.heads * v_dim || (a.out.dtype != DType::kF32 && a.out.dtype != DType::kBF16) || a.window < 0) {
     return error(StatusCode::kInvalidArgument, "attention: q [{}, {}], out [{}, {}] {}, window {} do not fit", a.q.rows, a.q.cols, a.out.rows, a.out.cols,
                  dtype_name(a.out.dtype), a.window);
   }

@@ -42,6 +42,8 @@ Status qkv_prepare(OpContext& ctx, const QkvPrepareArgs& args);
 // Scores, the running maximum and the sums are fp32; keys are taken in blocks of 64 that start at absolute multiples of 64
 // (online softmax, Milakov & Gimelshein 2018), so that a row's result does not depend on the rows beside it. With a bf16 cache q is
 // rounded to bf16 before the score; probabilities stay fp32.
+// With sinks (gpt-oss), a logit of each head that has no key and no value joins the softmax: it takes its share and adds nothing.
+// Values may have another width than keys, and may be the first channels of wider rows (latent attention: v_cache = k_cache).
 struct AttentionArgs {
   Tensor q;                        // [tokens, heads * head_dim] kF32
   const void* k_cache = nullptr;
@@ -51,17 +53,21 @@ struct AttentionArgs {
   int64_t first_position = 0;
   int64_t window = 0;
   int32_t heads = 0, kv_heads = 0, head_dim = 0;
+  int32_t v_head_dim = 0;          // 0: head_dim
+  int64_t v_row = 0;               // elements from one value of a head to the next; 0: v_head_dim
   float scale = 1;
-  Tensor out;                      // [tokens, heads * head_dim] kF32 or kBF16
+  const float* sinks = nullptr;    // device [heads] or null
+  Tensor out;                      // [tokens, heads * v_head_dim] kF32 or kBF16
 
   template <class F>
   void each_address(F&& visit) {
     visit(q.data), visit(out.data);
     visit(const_cast<void*&>(k_cache)), visit(const_cast<void*&>(v_cache));
+    visit(const_cast<void*&>(reinterpret_cast<const void*&>(sinks)));
   }
 };
 inline constexpr int64_t kAttentionKeyBlock = 64;
-inline constexpr int32_t kMaxHeadDim = 512;
+inline constexpr int32_t kMaxHeadDim = 576;  // DeepSeek-V3: a latent of 512 and 64 rotated channels
 Status attention(OpContext& ctx, const AttentionArgs& args);
 
 }  // namespace pointsman::ops

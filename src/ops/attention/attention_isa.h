@@ -61,15 +61,15 @@ void qkv_prepare_kernel(ThreadPool& pool, const QkvPrepareArgs& a) {
   });
 }
 
-// o[r][d] += sum over the keys j of p[r][j] * v[j][d], j ascending.
+// o[r][d] += sum over the keys j of p[r][j] * v[j][d], j ascending. Rows of v are v_row elements apart.
 template <int R, class C>
-void add_values(const float* p, const C* v, int64_t from, int64_t to, int64_t head_dim, float* o) {
+void add_values(const float* p, const C* v, int64_t from, int64_t to, int64_t head_dim, int64_t v_row, float* o) {
   int64_t d = 0;
   for (; d + 32 <= head_dim; d += 32) {
     Vec acc[R][2];
     for (int r = 0; r < R; ++r) acc[r][0] = vload(o + r * kMaxHeadDim + d), acc[r][1] = vload(o + r * kMaxHeadDim + d + 16);
     for (int64_t j = from; j < to; ++j) {
-      const Vec v0 = vload(v + j * head_dim + d), v1 = vload(v + j * head_dim + d + 16);
+      const Vec v0 = vload(v + j * v_row + d), v1 = vload(v + j * v_row + d + 16);
       for (int r = 0; r < R; ++r) {
         const Vec pj = vset(p[r * kAttentionKeyBlock + j]);
         acc[r][0] = vfma(pj, v0, acc[r][0]);
@@ -82,20 +82,20 @@ void add_values(const float* p, const C* v, int64_t from, int64_t to, int64_t he
     const int64_t c = smaller(16, head_dim - d);
     for (int r = 0; r < R; ++r) {
       Vec acc = vload_n(o + r * kMaxHeadDim + d, c);
-      for (int64_t j = from; j < to; ++j) acc = vfma(vset(p[r * kAttentionKeyBlock + j]), vload_n(v + j * head_dim + d, c), acc);
+      for (int64_t j = from; j < to; ++j) acc = vfma(vset(p[r * kAttentionKeyBlock + j]), vload_n(v + j * v_row + d, c), acc);
       vstore_n(o + r * kMaxHeadDim + d, acc, c);
     }
   }
 }
 template <class C>
-void add_values_of(int rows, const float* p, const C* v, int64_t from, int64_t to, int64_t head_dim, float* o) {
+void add_values_of(int rows, const float* p, const C* v, int64_t from, int64_t to, int64_t head_dim, int64_t v_row, float* o) {
   switch (rows) {
-    case 1: return add_values<1>(p, v, from, to, head_dim, o);
-    case 2: return add_values<2>(p, v, from, to, head_dim, o);
-    case 3: return add_values<3>(p, v, from, to, head_dim, o);
-    case 4: return add_values<4>(p, v, from, to, head_dim, o);
-    case 5: return add_values<5>(p, v, from, to, head_dim, o);
-    case 6: return add_values<6>(p, v, from, to, head_dim, o);
+    case 1: return add_values<1>(p, v, from, to, head_dim, v_row, o);
+    case 2: return add_values<2>(p, v, from, to, head_dim, v_row, o);
+    case 3: return add_values<3>(p, v, from, to, head_dim, v_row, o);
+    case 4: return add_values<4>(p, v, from, to, head_dim, v_row, o);
+    case 5: return add_values<5>(p, v, from, to, head_dim, v_row, o);
+    case 6: return add_values<6>(p, v, from, to, head_dim, v_row, o);
   }
 }
 
@@ -139,51 +139,61 @@ void attention_kernel(ThreadPool& pool, const AttentionArgs& a) {
   const int64_t tokens = a.q.rows;
   const int64_t group = a.heads / a.kv_heads;
   const int64_t dim = a.head_dim;
-  // Per (kv head, token): about (position x group x dim) products. Tokens of one kv head follow one another and share its keys.
+  const int64_t v_dim = a.v_head_dim > 0 ? a.v_head_dim : dim;
+  const int64_t v_row = a.v_row > 0 ? a.v_row : v_dim;
+  const int64_t tiles = (group + kTileRows - 1) / kTileRows;
+  // Per (kv head, token, tile of heads): about (position x heads x dim) products. Tokens of one kv head follow one another and share its keys;
+  // one key head for many query heads (latent attention) still keeps all threads busy.
   const bool from_memory = tokens == 1;  // of many tokens, one reads the keys and the others find them in the cache
-  const int64_t grain = larger(1, (1 << 18) / larger(1, (a.first_position + tokens) * group * dim));
-  pool.parallel_for(a.kv_heads * tokens, grain, [&](int64_t first, int64_t last) {
+  const int64_t grain = larger(1, (1 << 18) / larger(1, (a.first_position + tokens) * smaller(group, kTileRows) * dim));
+  pool.parallel_for(a.kv_heads * tokens * tiles, grain, [&](int64_t first, int64_t last) {
     [[maybe_unused]] const typename Dot::Denormals denormals;
     float scores[kTileRows * kAttentionKeyBlock];
     float o[kTileRows * kMaxHeadDim];
     C q[kTileRows * kMaxHeadDim];
     for (int64_t index = first; index < last; ++index) {
-      const int64_t kv_head = index / tokens, t = index % tokens;
+      const int64_t kv_head = index / tiles / tokens, t = index / tiles % tokens, g = index % tiles * kTileRows;
       const int64_t position = a.first_position + t;
       const int64_t lowest = a.window > 0 ? larger(0, position - a.window + 1) : 0;
       const C* keys = static_cast<const C*>(a.k_cache) + kv_head * a.capacity * dim;
-      const C* values = static_cast<const C*>(a.v_cache) + kv_head * a.capacity * dim;
-      for (int64_t g = 0; g < group; g += kTileRows) {
-        const int rows = static_cast<int>(smaller(kTileRows, group - g));
-        const int64_t column = (kv_head * group + g) * dim;
-        const C* q_rows[kTileRows];
-        float max[kTileRows], sum[kTileRows];
+      const C* values = static_cast<const C*>(a.v_cache) + kv_head * a.capacity * v_row;
+      const int rows = static_cast<int>(smaller(kTileRows, group - g));
+      const int64_t head = kv_head * group + g;
+      const C* q_rows[kTileRows];
+      float max[kTileRows], sum[kTileRows];
+      for (int r = 0; r < rows; ++r) {
+        to_cache(a.q.row<const float>(t) + (head + r) * dim, q + r * kMaxHeadDim, dim);
+        q_rows[r] = q + r * kMaxHeadDim;
+        max[r] = kMinusInfinity;
+        sum[r] = 0;
+        __builtin_memset(o + r * kMaxHeadDim, 0, static_cast<size_t>(v_dim) * sizeof(float));
+      }
+      for (int64_t b = lowest / kAttentionKeyBlock * kAttentionKeyBlock; b <= position; b += kAttentionKeyBlock) {
+        if (from_memory && g == 0) ask_for(values + b * v_row, v_row * smaller(kAttentionKeyBlock, position - b + 1));
+        const int64_t from = larger(0, lowest - b), to = smaller(kAttentionKeyBlock, position - b + 1);
+        dot_rows<Dot>(q_rows, rows, keys + b * dim, dim, to, dim, scores, kAttentionKeyBlock, from_memory && g == 0);
         for (int r = 0; r < rows; ++r) {
-          to_cache(a.q.row<const float>(t) + column + r * dim, q + r * kMaxHeadDim, dim);
-          q_rows[r] = q + r * kMaxHeadDim;
-          max[r] = kMinusInfinity;
-          sum[r] = 0;
-          __builtin_memset(o + r * kMaxHeadDim, 0, static_cast<size_t>(dim) * sizeof(float));
+          online_softmax(scores + r * kAttentionKeyBlock, from, to, a.scale, v_dim, max[r], sum[r], o + r * kMaxHeadDim);
         }
-        for (int64_t b = lowest / kAttentionKeyBlock * kAttentionKeyBlock; b <= position; b += kAttentionKeyBlock) {
-          if (from_memory && g == 0) ask_for(values + b * dim, dim * smaller(kAttentionKeyBlock, position - b + 1));
-          const int64_t from = larger(0, lowest - b), to = smaller(kAttentionKeyBlock, position - b + 1);
-          dot_rows<Dot>(q_rows, rows, keys + b * dim, dim, to, dim, scores, kAttentionKeyBlock, from_memory && g == 0);
-          for (int r = 0; r < rows; ++r) {
-            online_softmax(scores + r * kAttentionKeyBlock, from, to, a.scale, dim, max[r], sum[r], o + r * kMaxHeadDim);
-          }
-          add_values_of(rows, scores, values + b * dim, from, to, dim, o);
+        add_values_of(rows, scores, values + b * v_row, from, to, v_dim, v_row, o);
+      }
+      for (int r = 0; r < rows; ++r) {
+        Vec factor = vset(1), total = vset(sum[r]);
+        if (a.sinks != nullptr) {
+          const float sink = a.sinks[head + r], next = sink > max[r] ? sink : max[r];
+          factor = vexp(vset(max[r] - next));
+          total = vadd(vmul(total, factor), vexp(vset(sink - next)));
         }
-        for (int r = 0; r < rows; ++r) {
-          const Vec total = vset(sum[r]);
-          for (int64_t d = 0; d < dim; d += 16) {
-            const int64_t c = smaller(16, dim - d);
-            const Vec y = vdiv(vload_n(o + r * kMaxHeadDim + d, c), total);
-            if (a.out.dtype == DType::kBF16) {
-              vstore_n(a.out.row<bf16>(t) + column + r * dim + d, y, c);
-            } else {
-              vstore_n(a.out.row<float>(t) + column + r * dim + d, y, c);
-            }
+        for (int64_t d = 0; d < v_dim; d += 16) {
+          const int64_t c = smaller(16, v_dim - d);
+          Vec y = vload_n(o + r * kMaxHeadDim + d, c);
+          if (a.sinks != nullptr) y = vmul(y, factor);
+          y = vdiv(y, total);
+          const int64_t column = (head + r) * v_dim + d;
+          if (a.out.dtype == DType::kBF16) {
+            vstore_n(a.out.row<bf16>(t) + column, y, c);
+          } else {
+            vstore_n(a.out.row<float>(t) + column, y, c);
           }
         }
       }

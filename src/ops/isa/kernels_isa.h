@@ -11,6 +11,7 @@
 #include "ops/activation/swiglu_isa.h"
 #include "ops/norm/rms_norm_isa.h"
 #include "ops/attention/attention_isa.h"
+#include "ops/attention/latent_isa.h"
 #include "ops/rope/rotate_tail_isa.h"
 #include "ops/compress/compress_isa.h"
 #include "ops/compress/compressed_attention_isa.h"
@@ -39,6 +40,10 @@ inline void fill_table(KernelTable& t) {
   t.hc_spread = hc_spread_kernel;
   t.index_select_bf16 = index_select_kernel<bf16>;
   t.index_select_f32 = index_select_kernel<float>;
+  t.head_copy_f32 = head_copy_kernel;
+  t.head_matmul_f32 = head_matmul_kernel;
+  t.latent_cache = latent_cache_kernel;
+  t.latent_prepare_f32 = latent_prepare_kernel;
   t.matmul_bf16_bf16 = matmul_kernel<Bf16Dot>;
   t.matmul_f32_bf16 = matmul_kernel<F32Dot<bf16>>;
   t.matmul_f32_coded = matmul_coded_kernel;
