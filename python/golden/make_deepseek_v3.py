@@ -149,7 +149,7 @@ def cases():
              "FP8 with 32 x 32 blocks, scales powers of two stored as F32 (V3.1)", as_fp8(32, True)),
         Case("kimi_k2_base", deepseek_v3(model_type="kimi_k2", n_group=1, topk_group=1, n_routed_experts=12, num_attention_heads=2,
                                          num_key_value_heads=2, rope_theta=50000.0, rms_norm_eps=1e-6, routed_scaling_factor=2.827,
-                                         num_hidden_layers=2, num_nextn_predict_layers=0, auto_map={"AutoModel": "modeling_deepseek.DeepseekV3Model"},
+                                         num_hidden_layers=2, num_nextn_predict_layers=0,
                                          rope_scaling=dict(YARN, factor=32.0)),
              "deepseek_v3 by another name: one group, theta 50000, YaRN of factor 32"),
     ]
@@ -171,7 +171,7 @@ def make(root, only):
             tokens = make_tokens(case.config["vocab_size"], case.count, seed)
             with tempfile.TemporaryDirectory() as temp:
                 oracle = pathlib.Path(temp)
-                config = {k: v for k, v in case.config.items() if k not in ("quantization_config", "auto_map")}
+                config = {k: v for k, v in case.config.items() if k != "quantization_config"}
                 common.write_json(oracle / "config.json", {**config, "model_type": "deepseek_v3"})
                 last = f"model.layers.{case.config['num_hidden_layers']}."
                 write_single(oracle, {k: v for k, v in meant.items() if not k.startswith(last)})

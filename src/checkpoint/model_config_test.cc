@@ -132,7 +132,7 @@ TEST(ModelConfig, WrongTypesAndRangesAreRefusedByKeyAndValue) {
   constexpr StatusCode corrupt = StatusCode::kCorrupt, invalid = StatusCode::kInvalidArgument,
                        unsupported = StatusCode::kUnsupported;
   const BadConfig cases[] = {
-      {R"({"model_type":"<absent>"})", corrupt, "\"model_type\" is missing; this build knows deepseek_v4, glm4_moe, llama, "},
+      {R"({"model_type":"<absent>"})", corrupt, "\"model_type\" is missing; this build knows deepseek_v3, deepseek_v4, glm4_moe, gpt_oss, kimi_k2, llama, "},
       {R"({"model_type":7})", corrupt, "model_type: expected a string, found integer 7"},
       {R"({"model_type":"gemma"})", unsupported, "model_type \"gemma\" is not supported"},
       {R"({"hidden_size":"<absent>"})", corrupt, "key \"hidden_size\" is missing"},
