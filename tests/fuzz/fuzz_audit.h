@@ -3,6 +3,8 @@
 // A unit from fuzz input, and all rules over it.
 #pragma once
 
+#include <algorithm>
+
 #include "audit/rule.h"
 #include "audit/suppression.h"
 #include "fuzz_input.h"
@@ -28,10 +30,15 @@ void run_rules(const audit::Unit& unit, F callback) {
     audit::Report report(*rule, audit::Facts::embedded(), audit::Soc::kUnknown, &unit, findings, notes);
     callback(*rule, report);
   }
-  const auto lines = static_cast<int>(unit.line_starts.size());
+  // Lines are those of the file, of which the unit may be a part.
+  int first = unit.file_line(0), last = first;
+  for (size_t i = 0; i < unit.line_starts.size(); ++i) {
+    first = std::min(first, unit.file_line(i));
+    last = std::max(last, unit.file_line(i));
+  }
   for (const audit::Finding& f : findings) {
-    expect(f.location.line >= 1 && f.location.line <= lines && f.location.column >= 1 && f.location.end_line >= f.location.line);
-    for (const audit::Edit& e : f.edits) expect(e.location.line >= 1 && e.location.line <= lines && e.location.end_line == e.location.line && e.location.end_column >= e.location.column);
+    expect(f.location.line >= first && f.location.line <= last && f.location.column >= 1 && f.location.end_line >= f.location.line);
+    for (const audit::Edit& e : f.edits) expect(e.location.line >= first && e.location.line <= last && e.location.end_line == e.location.line && e.location.end_column >= e.location.column);
   }
 }
 

@@ -68,11 +68,14 @@ void scan_requirements(Document& d) {
       joined += ' ';
       joined += trim(d.unit->line_text(++i));
     }
-    std::string_view s = joined;
-    if (s.empty() || s[0] == '#') continue;
+    std::string_view s = trim(joined);
     for (size_t k = 1; k < s.size(); ++k) {
-      if (s[k] == '#' && is_blank(s[k - 1])) s = trim(s.substr(0, k));
+      if (s[k] == '#' && is_blank(s[k - 1])) {
+        s = trim(s.substr(0, k));
+        break;
+      }
     }
+    if (s.empty() || s[0] == '#') continue;
     std::string_view shown = first.substr(0, first.find(" #"));
     while (shown.ends_with('\\')) shown = trim(shown.substr(0, shown.size() - 1));
     const Span span = span_of(d, trim(shown));

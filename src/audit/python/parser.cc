@@ -133,6 +133,15 @@ void Parser::statement(const Stmt* parent, Scope* scope, std::vector<const Stmt*
       compound(*s, siblings);
       return;
     }
+  }
+  if (!decorators.empty()) {  // of nothing
+    Stmt* s = make_stmt(StmtKind::kBad, parent, scope);
+    s->span.begin = s->header.begin = begin;
+    s->exprs = copy(decorators);
+    attach(*s, mark);
+    out.push_back(s);
+  }
+  if (is_kind(TokenKind::kName)) {
     for (const auto& [word, kind] : {std::pair<std::string_view, StmtKind>{"match", StmtKind::kMatch}, {"case", StmtKind::kCase}}) {
       if (!starts_match(word)) continue;
       Stmt* s = make_stmt(kind, parent, scope);

@@ -144,6 +144,12 @@ TEST(PythonBroken, GoesOnAfterErrorsAndReadsPythonTwo) {
   EXPECT_TRUE(p.module->imports_module("torch"));
 }
 
+TEST(PythonBroken, EveryExpressionHasAStatement) {
+  const Parsed p("@decorator(first())\nx = second()\n@last.one");
+  for (const char* name : {"decorator", "first", "second"}) EXPECT_NE(p.call(name).stmt, nullptr) << name;
+  for (const Expr* r : p.module->references()) EXPECT_NE(r->stmt, nullptr);
+}
+
 TEST(PythonBroken, DepthAndLengthAreBounded) {
   const std::string open(200'000, '('), chain = "x" + std::string(100'000, '.') + "y";
   std::string attributes = "x", blocks, nots = "z = ";

@@ -24,7 +24,8 @@ bool is_backend_name(std::string_view name) {
 void add(const Expr& at, const Expr& literal, Confidence confidence, std::string message, Report& out) {
   Finding& f = out.add(at, confidence, std::move(message));
   if (&at != &literal) f.related.push_back(out.related(literal.span, "the name comes from here"));
-  if (literal.span.end - literal.span.begin >= 2 && literal.text == "nccl") f.edits.push_back(out.edit({literal.span.end - 5, literal.span.end - 1}, "hccl"));
+  // Two quotes and the name, nothing else: no prefix, no "nc" "cl".
+  if (literal.span.end - literal.span.begin == 6 && literal.text == "nccl") f.edits.push_back(out.edit({literal.span.end - 5, literal.span.end - 1}, "hccl"));
 }
 
 void python_call(const Expr& call, Report& out) {
