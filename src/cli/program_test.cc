@@ -172,8 +172,8 @@ TEST(Program, AClosedStdoutIsAFailure) {
   const std::string run = std::string("$P run ") + kModel + " -p abc -n 200 --ignore-eos --greedy";
   EXPECT_EQ(run_shell(run + " >/dev/full").exit_code, kExitRuntime);
   EXPECT_EQ(run_shell("$P inspect " + std::string(kModel) + " >/dev/full").exit_code, kExitRuntime);
-  // A reader that goes away ends the program, not by a signal.
-  const ShellResult r = run_shell("{ " + run + "; echo $? >&2; } | head -c 1 >/dev/null");
+  // A reader that went away ends the program, not by a signal. The subshell waits until the reader is gone.
+  const ShellResult r = run_shell("{ (trap '' PIPE; while printf x 2>/dev/null; do sleep 0.02; done); " + run + "; echo $? >&2; } | head -c 1 >/dev/null");
   EXPECT_THAT(r.err, HasSubstr("stdout could not be written"));
   EXPECT_THAT(r.err, HasSubstr("4\n"));
 }
