@@ -40,7 +40,7 @@ void read_quantization(ConfigReader& r, ModelConfig& c) {
                         path, method.empty() ? std::string("(not said)") : json_quote(method.substr(0, 64))));
   }
   const std::string fmt = text_of(*q, "fmt");
-  if (method == "fp8" && !fmt.empty() && fmt != "e4m3") {
+  if (method == "fp8" && !fmt.empty() && fmt != "e4m3" && fmt != "float8_e4m3fn") {
     return r.fail(error(StatusCode::kUnsupported, "{}.fmt: {} is not supported, expected \"e4m3\"", path, json_quote(fmt.substr(0, 64))));
   }
   c.quantization.method = method;

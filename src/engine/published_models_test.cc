@@ -219,5 +219,53 @@ TEST(PublishedModels, BindAndHaveThePublishedSizes) {
   }
 }
 
+// MiniMax-M2 is published in FP8 only, with fp32 scales of 128 x 128 blocks; experts stay as stored.
+TEST(PublishedModels, MinimaxM2InFp8) {
+  const Shape s{.hidden = 3072, .layers = 62, .heads = 48, .kv_heads = 8, .head_dim = 128, .vocab = 200064};
+  SparseModel m;
+  const auto fp8 = [&](const std::string& name, int64_t rows, int64_t cols) {
+    m.add(name, {rows, cols}, "F8_E4M3");
+    m.add(name + "_scale_inv", {rows / 128, cols / 128}, "F32");
+  };
+  m.add("model.embed_tokens.weight", {s.vocab, s.hidden});
+  for (int64_t i = 0; i < s.layers; ++i) {
+    const std::string at = "model.layers." + std::to_string(i) + ".", attention = at + "self_attn.", moe = at + "block_sparse_moe.";
+    for (const char* name : {"input_layernorm", "post_attention_layernorm"}) m.add(at + name + ".weight", {s.hidden});
+    fp8(attention + "q_proj.weight", 6144, s.hidden);
+    fp8(attention + "k_proj.weight", 1024, s.hidden);
+    fp8(attention + "v_proj.weight", 1024, s.hidden);
+    fp8(attention + "o_proj.weight", s.hidden, 6144);
+    m.add(attention + "q_norm.weight", {6144});
+    m.add(attention + "k_norm.weight", {1024});
+    m.add(moe + "gate.weight", {256, s.hidden}, "F32");
+    m.add(moe + "e_score_correction_bias", {256}, "F32");
+    for (int64_t e = 0; e < 256; ++e) {
+      const std::string expert = moe + "experts." + std::to_string(e) + ".";
+      fp8(expert + "w1.weight", 1536, s.hidden);
+      fp8(expert + "w2.weight", s.hidden, 1536);
+      fp8(expert + "w3.weight", 1536, s.hidden);
+    }
+  }
+  m.add("model.norm.weight", {s.hidden});
+  m.add("lm_head.weight", {s.vocab, s.hidden});
+  EXPECT_EQ(m.num_elements(), 228'703'644'928u);
+  const TempDir dir;
+  if (!m.write(dir, R"({"model_type":"minimax_m2","hidden_size":3072,"intermediate_size":1536,"num_hidden_layers":62,
+      "num_attention_heads":48,"num_key_value_heads":8,"head_dim":128,"num_local_experts":256,"num_experts_per_tok":8,
+      "rotary_dim":64,"rope_theta":5000000,"rms_norm_eps":1e-06,"max_position_embeddings":196608,"vocab_size":200064,
+      "tie_word_embeddings":false,"hidden_act":"silu","quantization_config":{"activation_scheme":"dynamic",
+      "fmt":"float8_e4m3fn","quant_method":"fp8","weight_block_size":[128,128],
+      "modules_to_not_convert":["gate","e_score_correction_bias","lm_head"]}})",
+               16)) {
+    GTEST_SKIP() << "no sparse files of this size here";
+  }
+  const auto plan = Engine::plan({.model_dir = dir.path(), .memory_bytes = uint64_t{64} << 30, .num_threads = 2,
+                                  .context_length = 4096, .load_tokenizer = false});
+  ASSERT_TRUE(plan.ok()) << plan.status().to_string();
+  EXPECT_EQ(plan->num_experts_total, 62 * 256);
+  EXPECT_EQ(plan->expert_bytes, 3u * (1536 * 3072 + 12 * 24 * 4));
+  EXPECT_EQ(plan->kv_bytes_per_token, 253952u);
+}
+
 }  // namespace
 }  // namespace pointsman
