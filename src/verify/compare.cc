@@ -101,7 +101,7 @@ Result<bool> Comparer::same_bytes(const TraceTensor& ta, const TraceTensor& tb, 
     const int64_t count = std::min(step, ta.rows - row);
     PM_RETURN_IF_ERROR(a_.read_bytes(ta, row, count, raw_a_));
     PM_RETURN_IF_ERROR(b_.read_bytes(tb, row, count, raw_b_));
-    if (std::memcmp(raw_a_.data(), raw_b_.data(), raw_a_.size()) != 0) return false;
+    if (!raw_a_.empty() && std::memcmp(raw_a_.data(), raw_b_.data(), raw_a_.size()) != 0) return false;
     if (ta.dtype == DType::kF32) nonfinite += nonfinite_of_f32(raw_a_);
   }
   out.bit_identical = true;
