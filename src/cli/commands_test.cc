@@ -290,7 +290,7 @@ TEST(TraceAndCompare, ParityWithTransformersOnEveryGoldenModel) {
   const TempDir dir;
   int models = 0;
   for (const std::string& folder : testing::golden_folders("")) {
-    if (folder.find("deepseek_v4_") != std::string::npos) continue;  // its hidden states are [tokens, streams, hidden] there
+    if (folder.find("deepseek_v4_") != std::string::npos) continue;  // their expected files hold hidden states flat
     const testing::GoldenFile golden = testing::read_golden(folder + "/expected.safetensors");
     const ShellResult t = run_shell("$P trace " + folder + " --tokens " + ids_text(golden.at("tokens").i32) +
                                     " --numerics fp32 --log-level error --out " + dir.file("t.safetensors"));
