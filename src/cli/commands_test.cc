@@ -303,6 +303,15 @@ TEST(TraceAndCompare, ParityWithTransformersOnEveryGoldenModel) {
   EXPECT_GE(models, 20);
 }
 
+// What a family has no point for is not announced: the file would never be complete.
+TEST(TraceAndCompare, EveryPointOfEveryGoldenModel) {
+  const TempDir dir;
+  for (const std::string& folder : testing::golden_folders("")) {
+    const ShellResult t = run_shell("$P trace " + folder + " --tokens 1,2,3,4,5 --what all --log-level error --out " + dir.file("t.safetensors"));
+    EXPECT_EQ(t.exit_code, kExitOk) << folder << "\n" << t.err;
+  }
+}
+
 TEST(TraceAndCompare, ATraceDoesNotDependOnBudgetThreadsOrChunk) {
   const TempDir dir;
   const std::string trace = "$P trace " + kModel + " --tokens 1,7,9,200,31,4,4,4,90,17,33,250 -c 64 --log-level error --out ";

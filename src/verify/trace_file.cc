@@ -77,7 +77,8 @@ Result<std::unique_ptr<TraceWriter>> TraceWriter::create(FileSystem& fs, const s
   };
   const int64_t q = config.num_attention_heads * config.head_dim, kv = config.num_key_value_heads * config.head_dim;
   const int64_t hidden = config.hidden_size, top_k = config.num_experts_per_tok;
-  // Hyper-connection models have several residual streams; compressed attention has no points inside.
+  // Hyper-connection models have several residual streams; compressed attention has no points inside, latent attention no keys and
+  // values of its own heads.
   const bool has_streams = config.hyper.streams > 0;
   const std::vector<int64_t> residual = has_streams ? std::vector<int64_t>{config.hyper.streams, hidden} : std::vector<int64_t>{hidden};
   const bool plain_attention = config.compressed.layers.empty() && !has_streams;
@@ -87,7 +88,10 @@ Result<std::unique_ptr<TraceWriter>> TraceWriter::create(FileSystem& fs, const s
       declare(format("layers.{}.{}", i, what), dtype, std::move(row));
     };
     const bool is_moe = config.layer_is_moe[static_cast<size_t>(i)];
-    if (selection.attention && plain_attention) {
+    if (selection.attention && config.latent) {
+      in_layer("attention.context", DType::kF32, {config.num_attention_heads * config.latent.v});
+      in_layer("attention.residual", DType::kF32, {hidden});
+    } else if (selection.attention && plain_attention) {
       in_layer("attention.input", DType::kF32, {hidden});
       in_layer("attention.q", DType::kF32, {q});
       in_layer("attention.k", DType::kF32, {kv});
