@@ -46,14 +46,16 @@ class Audit {
     std::stable_sort(out.findings.begin(), out.findings.end(), finding_before);
   }
 
-  // Rules about the whole tree.
-  void tree(const Tree& tree, std::vector<Finding>& findings) const {
+  // Rules about the whole tree: the callback `part` (Rule::tree, Rule::verdict) of each.
+  std::vector<Finding> tree(const Tree& tree, void (*Rule::*part)(const Tree&, Report&)) const {
+    std::vector<Finding> findings;
     std::vector<Located<Note>> notes;
     for (const Rule* r : rules_) {
-      if (!r->tree) continue;
+      if (r->*part == nullptr) continue;
       Report report(*r, facts_, options_.soc, nullptr, findings, notes);
-      r->tree(tree, report);
+      (r->*part)(tree, report);
     }
+    return findings;
   }
 
  private:
@@ -205,13 +207,14 @@ Result<AuditResult> audit(FileSystem& fs, const std::string& root, const AuditOp
   }
   result.api = tree.api;
   result.signs = tree.signs;
-  std::vector<Finding> of_tree;
-  work.tree(tree, of_tree);
-  move_to(tree.findings, result.findings);
-  move_to(of_tree, result.findings);
-  std::stable_sort(result.findings.begin(), result.findings.end(), finding_before);
-  remove_duplicates(result.findings);
-  apply(suppressions, result.findings);
+  for (const auto part : {&Rule::tree, &Rule::verdict}) {
+    std::vector<Finding> more = work.tree(tree, part);
+    move_to(more, tree.findings);
+    std::stable_sort(tree.findings.begin(), tree.findings.end(), finding_before);
+    remove_duplicates(tree.findings);
+    apply(suppressions, tree.findings);
+  }
+  result.findings = std::move(tree.findings);
   for (Suppression& s : suppressions) {
     if (!s.used) result.unused_suppressions.push_back({std::move(s.justification), s.location, std::move(s.excerpt), 1, "", FileKind::kUnknown});
   }

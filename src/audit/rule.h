@@ -121,6 +121,8 @@ struct Rule {
   // The prose of a document, once per file, code blocks included: for names that stand in sentences.
   void (*prose)(const Unit& document, Report& out) = nullptr;
   void (*tree)(const Tree& tree, Report& out) = nullptr;
+  // After all others: tree.findings holds everything that was found, what a comment silences marked.
+  void (*verdict)(const Tree& tree, Report& out) = nullptr;
 };
 
 // All, in the order of rule_list.inc.

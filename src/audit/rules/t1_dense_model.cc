@@ -21,7 +21,7 @@ const Rule& t1_dense_model() {
       .versions = "all",
       .source = "pitfall table, dense models",
       .python = python_file,
-      .tree = whole_tree,
+      .verdict = whole_tree,
   };
   return kRule;
 }

@@ -21,7 +21,7 @@ const Rule& t2_moe_model() {
       .versions = "all",
       .source = "pitfall table, mixtures of experts; rows 1 to 6",
       .python = python_file,
-      .tree = whole_tree,
+      .verdict = whole_tree,
   };
   return kRule;
 }

@@ -63,7 +63,7 @@ const Rule& t3_vision_model() {
       .versions = "all; npu_nms_with_mask is adapted to 950 from CANN 9.1",
       .source = "pitfall table, vision and detection; op-plugin names; torch_npu documentation of deprecated operators",
       .python = python_file,
-      .tree = whole_tree,
+      .verdict = whole_tree,
   };
   return kRule;
 }

@@ -21,7 +21,7 @@ const Rule& t4_rl_training() {
       .versions = "all",
       .source = "pitfall table, dynamic graphs and reinforcement learning; vllm-ascend 0.23",
       .python = python_file,
-      .tree = whole_tree,
+      .verdict = whole_tree,
   };
   return kRule;
 }

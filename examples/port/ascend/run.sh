@@ -1,0 +1,7 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+export HCCL_SOCKET_IFNAME=eth0
+export ASCEND_RT_VISIBLE_DEVICES=0,1,2,3,4,5,6,7
+export HCCL_CONNECT_TIMEOUT=600 HCCL_EXEC_TIMEOUT=1836 HCCL_EVENT_TIMEOUT=1900
+export TORCH_NPU_FALLBACK_CPU_DISABLE=1
+torchrun --nproc_per_node=8 train.py
