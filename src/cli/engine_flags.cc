@@ -17,7 +17,7 @@ void EngineFlags::declare(ArgParser& args) {
   args.option("-t,--threads", threads, "compute threads (default: all CPUs)");
   args.option("-c,--ctx-size", context, "context length in tokens (default: the model's, at most 4096)");
   args.option("--mla", mla, "absorbed (default) or naive: how latent attention (deepseek_v3) is computed and cached");
-  args.option("--numerics", numerics, "bf16 (default) or fp32 (parity with transformers)");
+  args.option("--numerics", numerics, "bf16 (default), fp32 (parity with transformers) or vendor (as DeepSeek computes: deepseek_v4 only)");
   args.option("--prefill-chunk", prefill_chunk, "tokens per pass of prefill (default: what the budget allows, at most 512)");
   args.list("--place", place,
             "PATTERN=pinned|resident|on-demand, e.g. 'layers.0.experts=pinned', lm_head=on-demand; repeatable, the last match wins");
@@ -62,8 +62,10 @@ Result<EngineOptions> EngineFlags::options() const {
   }
   if (numerics == "fp32") {
     o.numerics = Numerics::kFp32;
+  } else if (numerics == "vendor") {
+    o.numerics = Numerics::kVendor;
   } else if (numerics != "bf16") {
-    return error(StatusCode::kInvalidArgument, "--numerics {}: expected bf16 or fp32", numerics);
+    return error(StatusCode::kInvalidArgument, "--numerics {}: expected bf16, fp32 or vendor", numerics);
   }
   if (router_guard == "uniform") {
     o.router_guard = GuardPolicy::kUniform;

@@ -48,6 +48,13 @@ Result<Opened> open_model(FileSystem& fs, const EngineOptions& options) {
 }
 
 Status fill_defaults(EngineOptions& o, const ModelConfig& config) {
+  PM_ASSIGN_OR_RETURN(const Arch* const arch, find_arch(config.model_type));
+  if (o.numerics == Numerics::kVendor && !arch->has_vendor_numerics) {
+    return error(StatusCode::kUnsupported, "numerics vendor: not defined for {}; fp32 and bf16 are", config.model_type);
+  }
+  if (const int64_t dim = config.compressed.index_head_dim; o.numerics == Numerics::kVendor && config.compressed.has(CompressKind::kSparse) && (dim & (dim - 1)) != 0) {
+    return error(StatusCode::kUnsupported, "numerics vendor: index_head_dim {} is no power of two, so the indexer cannot be rotated", dim);
+  }
   if (o.memory_bytes == 0) o.memory_bytes = default_memory_bytes();
   if (o.num_threads == 0) o.num_threads = usable_cpus();
   if (o.num_threads < 1 || o.num_threads > 1024) return error(StatusCode::kInvalidArgument, "threads {}: expected 1 to 1024", o.num_threads);
@@ -103,7 +110,7 @@ Result<std::optional<LockFile>> find_lock(FileSystem& fs, const EngineOptions& o
 
 }  // namespace
 
-const char* numerics_name(Numerics n) { return n == Numerics::kFp32 ? "fp32" : "bf16"; }
+const char* numerics_name(Numerics n) { return n == Numerics::kFp32 ? "fp32" : n == Numerics::kBf16 ? "bf16" : "vendor"; }
 
 uint64_t default_memory_bytes() { return default_budget_bytes(); }
 

@@ -20,6 +20,9 @@
 namespace pointsman {
 namespace {
 
+// Vendor numerics: activations of coded weights have one scale for every so many channels.
+constexpr int32_t kActivationBlock = 128;
+
 ops::SwigluForm swiglu_form(const ModelConfig& c) {
   return {.alpha = static_cast<float>(c.swiglu_alpha),
           .limit = static_cast<float>(c.swiglu_limit),
@@ -38,7 +41,7 @@ Scratch Scratch::carve(Arena& a, const ModelConfig& c, Numerics n, int64_t chunk
   s.sin = a.take_array<float>(chunk * (c.head_dim / 2));
   s.h = a.take_matrix(DType::kF32, chunk, c.hidden_size);
   s.x_f32 = a.take_matrix(DType::kF32, chunk, c.hidden_size);
-  if (n == Numerics::kBf16) s.x_bf16 = a.take_matrix(DType::kBF16, chunk, c.hidden_size);
+  if (n != Numerics::kFp32) s.x_bf16 = a.take_matrix(DType::kBF16, chunk, c.hidden_size);
   s.q = a.take_matrix(DType::kF32, chunk, q_cols);
   s.k = a.take_matrix(DType::kF32, chunk, kv_cols);
   s.v = a.take_matrix(DType::kF32, chunk, kv_cols);
@@ -64,6 +67,10 @@ Scratch Scratch::carve(Arena& a, const ModelConfig& c, Numerics n, int64_t chunk
   }
   s.last_x = a.take_matrix(DType::kF32, 1, c.hidden_size);
   s.logits = a.take_matrix(DType::kF32, 1, c.vocab_size);
+  if (n == Numerics::kVendor) {
+    const CompressedAttentionConfig& cc = c.compressed;
+    s.x_codes = a.take_matrix(DType::kF32, chunk, std::max({c.hidden_size, cc.q_lora_rank, cc.o_groups * cc.o_lora_rank}));
+  }
   s.hyper = HyperScratch::carve(a, c, chunk);
   s.compressed = CompressedScratch::carve(a, c, n, chunk);
   s.latent = LatentScratch::carve(a, c, n, chunk);
@@ -192,21 +199,31 @@ Status ForwardPass::trace_logits() {
   return ok_status();
 }
 
+Status ForwardPass::quantise_input(const Tensor& x) {
+  return ops::simulate(parts_.ops, {.x = x, .out = codes_of(x), .code = ops::SimulatedCode::kE4M3, .block = kActivationBlock});
+}
+
 Status ForwardPass::norm(const Tensor& from, const float* weight) {
   const Scratch& s = parts_.scratch;
-  return ops::rms_norm(parts_.ops, {.x = from,
+  PM_RETURN_IF_ERROR(ops::rms_norm(parts_.ops, {.x = from,
                                     .weight = weight,
                                     .eps = static_cast<float>(parts_.config.rms_norm_eps),
                                     .out_f32 = rows(s.x_f32),
-                                    .out_bf16 = s.x_bf16 ? rows(s.x_bf16) : Tensor{}});
+                                    .out_bf16 = s.x_bf16 ? rows(s.x_bf16) : Tensor{}}));
+  return round_bf16(rows(s.x_f32));
 }
 
 Status ForwardPass::linear(const Linear& linear, Tensor y) {
-  return ops::matmul(parts_.ops, {.x = x_for(linear.weight), .w = linear.weight, .bias = linear.bias, .y = y});
+  const Scratch& s = parts_.scratch;
+  return this->linear(linear, rows(s.x_f32), s.x_bf16 ? rows(s.x_bf16) : Tensor{}, y);
 }
 
 Status ForwardPass::linear(const Linear& linear, const Tensor& x_f32, const Tensor& x_bf16, Tensor y) {
-  return ops::matmul(parts_.ops, {.x = use_bf16(linear.weight) ? x_bf16 : x_f32, .w = linear.weight, .bias = linear.bias, .y = y});
+  const bool quantised = quantises(linear.weight);
+  if (quantised) PM_RETURN_IF_ERROR(quantise_input(x_f32));
+  const Tensor x = quantised ? codes_of(x_f32) : use_bf16(linear.weight) && x_bf16 ? x_bf16 : x_f32;
+  PM_RETURN_IF_ERROR(ops::matmul(parts_.ops, {.x = x, .w = linear.weight, .bias = linear.bias, .y = y}));
+  return round_bf16(y);
 }
 
 Status ForwardPass::rotate_and_cache(QkNorm qk_norm, const LayerWeights& w, int layer_idx) {
@@ -267,7 +284,9 @@ Status ForwardPass::add_output(const Linear& output) {
 }
 
 Status ForwardPass::mlp(const Mlp& mlp, Tensor out, bool accumulate) {
-  const Tensor x = x_for(mlp.gate.weight);
+  const bool quantised = quantises(mlp.gate.weight);
+  if (quantised) PM_RETURN_IF_ERROR(quantise_input(rows(parts_.scratch.x_f32)));
+  const Tensor x = ffn_input(mlp.gate.weight);
   return ops::swiglu_ffn(parts_.ops, {.x = x,
                                       .w_gate = mlp.gate.weight,
                                       .w_up = mlp.up.weight,
@@ -276,6 +295,7 @@ Status ForwardPass::mlp(const Mlp& mlp, Tensor out, bool accumulate) {
                                       .up_bias = mlp.up.bias,
                                       .down_bias = mlp.down.bias,
                                       .form = swiglu_form(parts_.config),
+                                      .act_block = quantised ? kActivationBlock : 0,
                                       .act = Tensor::matrix(parts_.scratch.mlp_act.data, x.dtype, tokens_, mlp.gate.weight.rows),
                                       .out = out,
                                       .accumulate = accumulate,
@@ -355,6 +375,7 @@ Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
   } end_batch{*parts_.experts};
   // While the experts are read.
   if (w.shared.gate.weight) PM_RETURN_IF_ERROR(add_shared_expert(w));
+  bool codes_made = false, weighted = false;
   // In the order in which experts become ready. Each writes its own rows of `slots`, so the order leaves no trace.
   for (;;) {
     PM_ASSIGN_OR_RETURN(ExpertHandle expert, parts_.experts->next());
@@ -364,7 +385,10 @@ Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
     const Weight gate = expert.part(ExpertPart::kGate);
     const Weight down = expert.part(ExpertPart::kDown);
     const int64_t id = expert.expert_id();
-    const Tensor x = x_for(gate);
+    const bool quantised = quantises(gate);
+    if (quantised && !std::exchange(codes_made, true)) PM_RETURN_IF_ERROR(quantise_input(rows(s.x_f32)));
+    weighted = weighted || quantised;  // then the routing weights are in the rows already
+    const Tensor x = ffn_input(gate);
     PM_RETURN_IF_ERROR(ops::swiglu_ffn(parts_.ops, {.x = x,
                                                     .x_rows = s.x_rows + begin,
                                                     .w_gate = gate,
@@ -373,6 +397,8 @@ Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
                                                     .gate_bias = w.expert_gate_bias != nullptr ? w.expert_gate_bias + id * gate.rows : nullptr,
                                                     .down_bias = w.expert_down_bias != nullptr ? w.expert_down_bias + id * down.rows : nullptr,
                                                     .form = swiglu_form(parts_.config),
+                                                    .act_weights = quantised ? s.route_weights : nullptr,
+                                                    .act_block = quantised ? kActivationBlock : 0,
                                                     .act = Tensor::matrix(s.mlp_act.data, x.dtype, expert_rows, down.cols),
                                                     .out = s.slots.slice_rows(0, static_cast<int64_t>(num_slots)),
                                                     .out_rows = s.slot_rows + begin,
@@ -382,7 +408,7 @@ Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
   }
   PM_RETURN_IF_ERROR(record_slots(layer_idx));
   return ops::combine(parts_.ops, {.slots = s.slots.slice_rows(0, static_cast<int64_t>(num_slots)),
-                                   .weights = s.route_weights,
+                                   .weights = weighted ? nullptr : s.route_weights,
                                    .top_k = contract.top_k,
                                    .out = rows(s.h)});
 }

@@ -22,6 +22,7 @@
 #include "model/weights.h"
 #include "ops/context.h"
 #include "ops/moe/router.h"
+#include "ops/quant/simulate.h"
 #include "pointsman/options.h"
 #include "pointsman/session.h"
 
@@ -52,6 +53,7 @@ struct Scratch {
   float* shared_weights = nullptr;
   Tensor last_x;                 // [1, hidden] final norm of one row
   Tensor logits;                 // [1, vocab]
+  Tensor x_codes;                // [chunk, widest input of a coded weight] vendor numerics only: an input as its codes mean
   HyperScratch hyper;            // of families that have them
   CompressedScratch compressed;
   LatentScratch latent;
@@ -125,15 +127,19 @@ class ForwardPass {
   // In bf16 mode inputs of a matmul with such a weight are rounded to bf16.
   // Coded and transposed weights read fp32: their elements are decoded to fp32 anyway.
   bool use_bf16(const Weight& weight) const {
-    return parts_.options.numerics == Numerics::kBf16 && weight.dtype == DType::kBF16 && weight.layout == WeightLayout::kOutIn;
+    return parts_.options.numerics != Numerics::kFp32 && weight.dtype == DType::kBF16 && weight.layout == WeightLayout::kOutIn;
   }
+  // Vendor numerics: fp32 rows hold bf16 values, and what meets a coded weight goes through E4M3 codes. In other numerics these do nothing.
+  bool is_vendor() const { return parts_.options.numerics == Numerics::kVendor; }
+  Status round_bf16(const Tensor& x) { return is_vendor() ? ops::simulate(parts_.ops, {.x = x, .out = x}) : ok_status(); }
+  Status simulate(const ops::SimulateArgs& args) { return is_vendor() ? ops::simulate(parts_.ops, args) : ok_status(); }
   // x = RMSNorm(h) * weight
   Status norm(const float* weight) { return norm(rows(parts_.scratch.h), weight); }
   // x = RMSNorm(from) * weight; `from` may be x_f32.
   Status norm(const Tensor& from, const float* weight);
   // y = x W^T + b
   Status linear(const Linear& linear, Tensor y);
-  // The same with another input, in both of its forms (bf16 may be empty in fp32 mode).
+  // The same with another input, in both of its forms; without the bf16 one the input stays fp32.
   Status linear(const Linear& linear, const Tensor& x_f32, const Tensor& x_bf16, Tensor y);
   // q, k: norm, clip_qkv of the config (v too), RoPE; k, v into the cache of the layer.
   Status rotate_and_cache(QkNorm qk_norm, const LayerWeights& weights, int layer_idx);
@@ -149,6 +155,11 @@ class ForwardPass {
 
  private:
   Tensor x_for(const Weight& weight) const { return rows(use_bf16(weight) ? parts_.scratch.x_bf16 : parts_.scratch.x_f32); }
+  // Is the input of such a weight quantised? Then quantise_input(x) makes codes_of(x).
+  bool quantises(const Tensor& weight) const { return is_vendor() && is_coded(weight.dtype); }
+  Tensor codes_of(const Tensor& x) const { return Tensor::matrix(parts_.scratch.x_codes.data, DType::kF32, x.rows, x.cols); }
+  Status quantise_input(const Tensor& x);
+  Tensor ffn_input(const Weight& weight) const { return quantises(weight) ? codes_of(rows(parts_.scratch.x_f32)) : x_for(weight); }
   Status embed();
   Status head_logits(int64_t token);
   // Experts of the layers whose routes follow from the token ids, into given_ids; their reads begin.

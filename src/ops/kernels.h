@@ -19,6 +19,7 @@
 #include "ops/moe/expert_table.h"
 #include "ops/moe/router.h"
 #include "ops/norm/rms_norm.h"
+#include "ops/quant/simulate.h"
 #include "ops/rope/rotate_tail.h"
 
 namespace pointsman::ops {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <random>
 
@@ -144,10 +145,52 @@ TEST_P(DeepseekV4, ASessionStepsBackToEveryToken) {
 
 INSTANTIATE_TEST_SUITE_P(State, DeepseekV4,
                          ::testing::Values(Model{"deepseek_v4_native", Numerics::kFp32}, Model{"deepseek_v4_native", Numerics::kBf16},
-                                           Model{"deepseek_v4_odd", Numerics::kFp32}, Model{"deepseek_v4_bf16", Numerics::kBf16}),
+                                           Model{"deepseek_v4_odd", Numerics::kFp32}, Model{"deepseek_v4_bf16", Numerics::kBf16},
+                                           Model{"deepseek_v4_fp4", Numerics::kBf16}, Model{"deepseek_v4_fp4", Numerics::kVendor}),
                          [](const auto& param_info) {
-                           return std::string(param_info.param.folder) + (param_info.param.numerics == Numerics::kFp32 ? "_fp32" : "_bf16_numerics");
+                           return std::string(param_info.param.folder) + "_" + numerics_name(param_info.param.numerics) + "_numerics";
                          });
+
+// The vendor's numerics on a model stored as published: other numbers than bf16, but the same model. On a model without coded weights only keys,
+// entries and the indexer are quantised.
+TEST(DeepseekV4Vendor, IsCloseToFp32AndNotTheSame) {
+  for (const char* folder : {"deepseek_v4_fp4", "deepseek_v4_bf16"}) {
+    const Model vendor{folder, Numerics::kVendor}, plain{folder, Numerics::kBf16}, exact{folder, Numerics::kFp32};
+    const std::vector<int32_t> tokens = prompt_of(vendor, 140);
+    const auto logits = [&](const Model& m) {
+      auto engine = load(options_of(m));
+      EXPECT_NE(engine, nullptr);
+      auto session = engine->new_session();
+      Recorder recorder;
+      EXPECT_TRUE((*session)->trace(tokens, recorder).ok());
+      return recorder.f32["logits"];
+    };
+    const auto v = logits(vendor), b = logits(plain), e = logits(exact);
+    ASSERT_EQ(v.size(), e.size());
+    const auto distance = [&](const std::vector<float>& x, const std::vector<float>& y) {
+      double difference = 0, size = 0;
+      for (size_t i = 0; i < x.size(); ++i) difference += std::pow(double{x[i]} - double{y[i]}, 2), size += std::pow(double{y[i]}, 2);
+      return std::sqrt(difference / size);
+    };
+    RecordProperty(std::string(folder) + "_vendor_to_fp32", std::to_string(distance(v, e)));
+    RecordProperty(std::string(folder) + "_bf16_to_fp32", std::to_string(distance(b, e)));
+    EXPECT_GT(distance(v, e), 2 * distance(b, e)) << folder << ": nothing was quantised";
+    EXPECT_LT(distance(v, e), 0.6) << folder;
+  }
+}
+
+TEST(DeepseekV4Vendor, IsRefusedWhereItIsNotDefined) {
+  EngineOptions options = options_of({"deepseek_v4_odd", Numerics::kVendor});
+  auto odd = Engine::load(options);
+  ASSERT_FALSE(odd.ok());
+  EXPECT_EQ(odd.status().code(), StatusCode::kUnsupported) << odd.status().to_string();
+  options.model_dir = testing::source_path("tests/golden/qwen3_moe_base");
+  options.context_length = 0;
+  auto other = Engine::load(options);
+  ASSERT_FALSE(other.ok());
+  EXPECT_EQ(other.status().code(), StatusCode::kUnsupported) << other.status().to_string();
+  EXPECT_FALSE(Engine::plan(options).ok());
+}
 
 // A pass that fails half way has overwritten rings of the first layers; the session is as it was all the same.
 TEST(DeepseekV4Faults, AFailedPassLeavesTheSessionAsItWas) {

@@ -25,6 +25,7 @@ struct Arch {
   ops::RouterContract (*router)(const ModelConfig& config);  // null for dense architectures
   // One decoder layer: reads and updates the residual stream of the pass.
   Status (*layer)(ForwardPass& pass, const LayerWeights& weights, int layer_idx);
+  bool has_vendor_numerics = false;  // the recipe knows what Numerics::kVendor does
 };
 
 // kUnsupported names the model types that are known.

@@ -185,6 +185,7 @@ Status layer(ForwardPass& f, const LayerWeights& w, int layer_idx) {
 
 }  // namespace
 
-extern const Arch kDeepseekV4{.model_type = "deepseek_v4", .check = check, .bind = bind, .router = router, .layer = layer};
+extern const Arch kDeepseekV4{.model_type = "deepseek_v4", .check = check, .bind = bind, .router = router, .layer = layer,
+                              .has_vendor_numerics = true};
 
 }  // namespace pointsman

@@ -27,7 +27,7 @@ CompressedScratch CompressedScratch::carve(Arena& a, const ModelConfig& c, Numer
   if (cc.layers.empty()) return {};
   CompressedScratch s;
   s.q_a = a.take_matrix(DType::kF32, chunk, cc.q_lora_rank);
-  if (n == Numerics::kBf16) s.q_a_bf16 = a.take_matrix(DType::kBF16, chunk, cc.q_lora_rank);
+  if (n != Numerics::kFp32) s.q_a_bf16 = a.take_matrix(DType::kBF16, chunk, cc.q_lora_rank);
   s.keys = a.take_matrix(KvCache::dtype_for(n), chunk, c.head_dim);
   const int64_t widest = std::max(c.head_dim, cc.index_head_dim);
   s.pool_a = a.take_matrix(DType::kF32, chunk, 2 * widest);
@@ -66,6 +66,12 @@ Status fill(ForwardPass& f, int64_t first, int64_t count, int64_t stride, const 
   return p.ops.stream->copy_to_device(device.sin, host.sin, bytes);
 }
 
+constexpr int64_t kKeyBlock = 64, kIndexBlock = 32;
+
+ops::SimulateArgs indexer_codes(const Tensor& x, int64_t dim) {
+  return {.x = x, .out = x, .code = ops::SimulatedCode::kE2M1, .block = kIndexBlock, .hadamard = dim};
+}
+
 // Entries that close in this pass, of the attention or of its indexer.
 Status pool(ForwardPass& f, const Compressor& w, CompressKind kind, int64_t dim, void* entries, float* ring, const CompressedLayerCache& cache) {
   const ForwardPass::Parts& p = f.parts();
@@ -77,7 +83,7 @@ Status pool(ForwardPass& f, const Compressor& w, CompressKind kind, int64_t dim,
   PM_RETURN_IF_ERROR(f.linear(w.wkv, a));
   PM_RETURN_IF_ERROR(f.linear(w.wgate, gate));
   const CompressedScratch::Table& rope = overlap ? s.sparse_entries : s.heavy_entries;
-  return ops::compress(p.ops, {.a = a,
+  PM_RETURN_IF_ERROR(ops::compress(p.ops, {.a = a,
                                .gate = gate,
                                .ape = w.ape,
                                .ring = ring,
@@ -93,7 +99,12 @@ Status pool(ForwardPass& f, const Compressor& w, CompressKind kind, int64_t dim,
                                .entries = entries,
                                .entry_dtype = p.cache.dtype(),
                                .entry_rows = cache.entry_rows,
-                               .dim = dim});
+                               .dim = dim}));
+  // Vendor numerics: keys of the indexer are turned and brought to E2M1, entries to E4M3 but for the channels that rotate.
+  const int64_t first = f.first_position() / c.ratio(kind), count = (f.first_position() + f.tokens()) / c.ratio(kind) - first;
+  const Tensor made = Tensor::matrix(entries, p.cache.dtype(), cache.entry_rows, dim).slice_rows(first, count);
+  if (entries == cache.index_keys) return f.simulate(indexer_codes(made, dim));
+  return f.simulate({.x = made, .out = made, .code = ops::SimulatedCode::kE4M3, .block = kKeyBlock, .num_cols = dim - p.config.rotary_dim});
 }
 
 // The entries that each query may look at, into index_ids and index_counts.
@@ -106,6 +117,7 @@ Status select_entries(ForwardPass& f, const CompressedAttention& w, const Compre
   PM_RETURN_IF_ERROR(f.linear(w.index_q_b, f.rows(s.q_a), s.q_a_bf16 ? f.rows(s.q_a_bf16) : Tensor{}, q));
   PM_RETURN_IF_ERROR(ops::rotate_tail(p.ops, {.x = q, .out = q, .cos = s.tokens.cos, .sin = s.tokens.sin, .heads = c.index_n_heads,
                                               .head_dim = c.index_head_dim, .rotary_dim = p.config.rotary_dim}));
+  PM_RETURN_IF_ERROR(f.simulate(indexer_codes(q, c.index_head_dim)));
   PM_RETURN_IF_ERROR(f.linear(w.index_weights, weights));
   const float scale = 1 / (std::sqrt(static_cast<float>(c.index_n_heads)) * std::sqrt(static_cast<float>(c.index_head_dim)));
   return ops::index_select(p.ops, {.q = q,
@@ -135,8 +147,9 @@ Status add_grouped_output(ForwardPass& f, const CompressedAttention& w, const Te
     y.cols = c.o_lora_rank;
     PM_RETURN_IF_ERROR(ops::matmul(f.parts().ops, {.x = x, .w = w.o_a.weight.slice_out(g * c.o_lora_rank, c.o_lora_rank), .y = y}));
   }
-  // z stays fp32: rounding it would be one more than the numerics promise.
-  return ops::matmul(f.parts().ops, {.x = z, .w = w.o_b.weight, .y = f.rows(f.parts().scratch.h), .accumulate = true});
+  // z stays fp32, but in vendor numerics: rounding it would be one more than the numerics promise. h is zero: it may be overwritten.
+  PM_RETURN_IF_ERROR(f.round_bf16(z));
+  return f.linear(w.o_b, z, {}, f.rows(f.parts().scratch.h));
 }
 
 }  // namespace
@@ -171,6 +184,7 @@ Status add_compressed_attention(ForwardPass& f, const CompressedAttention& w, in
   const Tensor q_a = f.rows(s.q_a), q_a_bf16 = s.q_a_bf16 ? f.rows(s.q_a_bf16) : Tensor{};
   PM_RETURN_IF_ERROR(f.linear(w.q_a, q_a));
   PM_RETURN_IF_ERROR(ops::rms_norm(p.ops, {.x = q_a, .weight = w.q_norm, .eps = eps, .out_f32 = q_a, .out_bf16 = q_a_bf16}));
+  PM_RETURN_IF_ERROR(f.round_bf16(q_a));
   PM_RETURN_IF_ERROR(f.linear(w.q_b, q_a, q_a_bf16, f.q()));
   PM_RETURN_IF_ERROR(ops::rotate_tail(p.ops, {.x = f.q(), .out = f.q(), .norm = ops::HeadNorm::kUnweighted, .eps = eps, .cos = cos, .sin = sin,
                                               .heads = c.num_attention_heads, .head_dim = c.head_dim, .rotary_dim = c.rotary_dim}));
@@ -178,6 +192,8 @@ Status add_compressed_attention(ForwardPass& f, const CompressedAttention& w, in
   PM_RETURN_IF_ERROR(f.linear(w.kv, f.k()));
   PM_RETURN_IF_ERROR(ops::rotate_tail(p.ops, {.x = f.k(), .out = f.rows(s.keys), .norm = ops::HeadNorm::kWeighted, .weight = w.kv_norm, .eps = eps,
                                               .cos = cos, .sin = sin, .heads = 1, .head_dim = c.head_dim, .rotary_dim = c.rotary_dim}));
+  const Tensor keys = f.rows(s.keys);
+  PM_RETURN_IF_ERROR(f.simulate({.x = keys, .out = keys, .code = ops::SimulatedCode::kE4M3, .block = kKeyBlock, .num_cols = c.head_dim - c.rotary_dim}));
   if (kind != CompressKind::kNone) PM_RETURN_IF_ERROR(pool(f, w.compressor, kind, c.head_dim, cache.entries, cache.pool_ring, cache));
   const bool indexed = kind == CompressKind::kSparse;
   if (indexed) PM_RETURN_IF_ERROR(select_entries(f, w, cache));
@@ -205,6 +221,7 @@ Status add_compressed_attention(ForwardPass& f, const CompressedAttention& w, in
   if (f.use_bf16(w.o_a.weight)) turned = Tensor::matrix(turned.data, DType::kBF16, turned.rows, turned.cols);
   PM_RETURN_IF_ERROR(ops::rotate_tail(p.ops, {.x = o, .out = turned, .cos = cos, .sin = sin, .inverse = true, .heads = c.num_attention_heads,
                                               .head_dim = c.head_dim, .rotary_dim = c.rotary_dim}));
+  PM_RETURN_IF_ERROR(f.round_bf16(turned));  // not quantised, whatever o_a is stored as
   return add_grouped_output(f, w, turned);
 }
 

@@ -48,16 +48,24 @@ Status spread_streams(ForwardPass& f) {
 Status collapse_streams(ForwardPass& f, const HyperConnection& site, const float* norm) {
   const Tensor x = f.rows(f.parts().scratch.x_f32);
   PM_RETURN_IF_ERROR(collapse(f, site, false, x));
+  PM_RETURN_IF_ERROR(f.round_bf16(x));
   return f.norm(x, norm);
 }
 
 Status expand_streams(ForwardPass& f) {
   const Scratch& s = f.parts().scratch;
-  return ops::hc_expand(f.parts().ops,
-                        {.y = f.rows(s.h), .mixes = f.rows(s.hyper.mixes), .n = f.parts().config.hyper.streams, .streams = f.rows(s.hyper.streams)});
+  PM_RETURN_IF_ERROR(f.round_bf16(f.rows(s.h)));
+  PM_RETURN_IF_ERROR(ops::hc_expand(
+      f.parts().ops,
+      {.y = f.rows(s.h), .mixes = f.rows(s.hyper.mixes), .n = f.parts().config.hyper.streams, .streams = f.rows(s.hyper.streams)}));
+  return f.round_bf16(f.rows(s.hyper.streams));
 }
 
-Status collapse_head(ForwardPass& f) { return collapse(f, f.parts().weights.hyper_head, true, f.rows(f.parts().scratch.h)); }
+Status collapse_head(ForwardPass& f) {
+  const Tensor h = f.rows(f.parts().scratch.h);
+  PM_RETURN_IF_ERROR(collapse(f, f.parts().weights.hyper_head, true, h));
+  return f.round_bf16(h);
+}
 
 }  // namespace layers
 }  // namespace pointsman

@@ -28,6 +28,10 @@ Status swiglu_ffn(OpContext& ctx, const SwigluFfnArgs& a) {
     return error(StatusCode::kInvalidArgument, "swiglu_ffn: W {} with blocks of {} x {} and {} scales is not defined", dtype_name(w),
                  a.w_gate.format.block_rows, a.w_gate.format.block_cols, dtype_name(a.w_gate.format.scale_dtype));
   }
+  if (a.act_block < 0 || (a.act_block > 0 && (x != DType::kF32 || !is_coded(w) || layout != WeightLayout::kOutIn))) {
+    return error(StatusCode::kInvalidArgument, "swiglu_ffn: act in blocks of {} with x {} and W {}: only F32 with coded weights", a.act_block, dtype_name(x),
+                 dtype_name(w));
+  }
   if (x == DType::kF32 && layout == WeightLayout::kInOut) return PM_DISPATCH(ctx, swiglu_ffn_f32_in_out, a);
   if (x == DType::kF32 && is_coded(w)) return PM_DISPATCH(ctx, swiglu_ffn_f32_coded, a);
   if (interleaved || layout == WeightLayout::kInOut) {

@@ -29,6 +29,10 @@ struct SwigluFfnArgs {
   const float* up_bias = nullptr;
   const float* down_bias = nullptr;   // device [hidden] or null
   SwigluForm form;
+  // DeepSeek's own numerics, coded weights only: rows of act are multiplied by the weight of their row of out, rounded to bf16, and brought to
+  // E4M3 codes by blocks of so many channels (quant/simulate.h) before down.
+  const float* act_weights = nullptr; // device [out rows] or null
+  int32_t act_block = 0;              // 0: none of it
   Tensor act;                         // scratch [rows, intermediate] of x's dtype: silu(g) * u in fp32, rounded once when kBF16
   Tensor out;                         // [*, hidden] kF32
   const int32_t* out_rows = nullptr;  // device [rows] or null: which row of out
@@ -39,7 +43,7 @@ struct SwigluFfnArgs {
   void each_address(F&& visit) {
     visit(x.data), visit(w_gate.data), visit(w_up.data), visit(w_down.data), visit(act.data), visit(out.data);
     for (Weight* w : {&w_gate, &w_up, &w_down}) visit(const_cast<void*&>(w->scales));
-    for (const float** p : {&gate_bias, &up_bias, &down_bias}) visit(const_cast<void*&>(reinterpret_cast<const void*&>(*p)));
+    for (const float** p : {&gate_bias, &up_bias, &down_bias, &act_weights}) visit(const_cast<void*&>(reinterpret_cast<const void*&>(*p)));
     visit(const_cast<void*&>(reinterpret_cast<const void*&>(x_rows)));
     visit(const_cast<void*&>(reinterpret_cast<const void*&>(out_rows)));
   }

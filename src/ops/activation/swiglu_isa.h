@@ -5,6 +5,7 @@
 #pragma once
 
 #include "ops/activation/swiglu.h"
+#include "ops/quant/simulate_isa.h"
 
 namespace pointsman::ops {
 namespace {
@@ -29,6 +30,18 @@ inline void activate(const SwigluForm& form, const float* gate, const float* up,
     const Vec gated = vdiv(g, vadd(vset(1.0f), vexp(vmul(vset(-form.alpha), g))));
     vstore_n(act + j, vmul(vadd(u, vset(form.up_offset)), gated), c);
   }
+}
+
+// Rows of act as DeepSeek's own code hands them to the last product.
+inline void quantise_act(ThreadPool& pool, const SwigluFfnArgs& a) {
+  pool.parallel_for(a.rows, larger(1, 4096 / a.act.cols), [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) {
+      float* x = a.act.row<float>(r);
+      const float weight = a.act_weights != nullptr ? a.act_weights[a.out_rows != nullptr ? a.out_rows[r] : r] : 1.0f;
+      for (int64_t i = 0; i < a.act.cols; ++i) x[i] = through_bf16(x[i] * weight);
+      for (int64_t b = 0; b < a.act.cols; b += a.act_block) simulate_block(x + b, smaller(a.act_block, a.act.cols - b), SimulatedCode::kE4M3);
+    }
+  });
 }
 
 template <class Dot>
@@ -113,6 +126,7 @@ void swiglu_rows_kernel(ThreadPool& pool, const SwigluFfnArgs& a) {
       }
     }
   });
+  if (a.act_block > 0) quantise_act(pool, a);
   for_each_block<Rows, kInOut>(
       pool, a.rows, a.w_down, [&](int64_t m) { return a.act.row<const float>(m); },
       [&](int64_t m, int64_t n, int64_t count, const float* out) {

@@ -13,6 +13,7 @@
 #include "ops/attention/attention_isa.h"
 #include "ops/attention/latent_isa.h"
 #include "ops/rope/rotate_tail_isa.h"
+#include "ops/quant/simulate_isa.h"
 #include "ops/compress/compress_isa.h"
 #include "ops/compress/compressed_attention_isa.h"
 #include "ops/embedding/embedding_isa.h"
@@ -54,6 +55,7 @@ inline void fill_table(KernelTable& t) {
   t.qkv_prepare_f32 = qkv_prepare_kernel<float>;
   t.rms_norm = rms_norm_kernel;
   t.rotate_tail = rotate_tail_kernel;
+  t.simulate = simulate_kernel;
   t.swiglu_ffn_bf16_bf16 = swiglu_kernel<Bf16Dot>;
   t.swiglu_ffn_f32_bf16 = swiglu_kernel<F32Dot<bf16>>;
   t.swiglu_ffn_f32_coded = swiglu_coded_kernel;

@@ -22,7 +22,7 @@ int32_t sort_slots(std::span<const int32_t> ids, std::span<int32_t> offsets, std
 // whatever the order in which experts arrived.
 struct CombineArgs {
   Tensor slots;                    // [tokens * top_k, hidden] kF32
-  const float* weights = nullptr;  // device [tokens, top_k]
+  const float* weights = nullptr;  // device [tokens, top_k]; null: all 1
   int32_t top_k = 0;
   Tensor out;                      // [tokens, hidden] kF32
 
