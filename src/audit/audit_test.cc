@@ -71,7 +71,8 @@ TEST_F(AuditTest, AnyEncodingIsRead) {
   put("le.py", le);
   put("be.py", be);
   put("crlf.py", "import torch\r\nx = torch.zeros(3, device=\"cuda\")\r\n");
-  put("zero.py", std::string("import torch\nx = '\0'\ny = torch.zeros(1, device='cuda')\n", 62));
+  using namespace std::string_literals;
+  put("zero.py", "import torch\nx = '\0'\ny = torch.zeros(1, device='cuda')\n"s);
   EXPECT_THAT(places(run()), UnorderedElementsAre("bom.py:2:X4", "bom.py:3:X4", "latin.py:3:X4", "latin.py:4:X4", "le.py:2:X4", "le.py:3:X4", "be.py:2:X4", "be.py:3:X4", "crlf.py:2:X4", "zero.py:3:X4"));
 }
 
