@@ -30,6 +30,16 @@ bool is_moe_name(std::string_view name) {
   return word && (s.compare(at, 4, "gate") == 0 || s.compare(at, 6, "gating") == 0);
 }
 
+bool has_word(std::string_view name, std::initializer_list<std::string_view> list) {
+  const std::string s = lower(name);
+  for (size_t begin = 0; begin <= s.size();) {
+    const size_t end = std::min(s.find('_', begin), s.size());
+    if (is_one_of(std::string_view(s).substr(begin, end - begin), list)) return true;
+    begin = end + 1;
+  }
+  return false;
+}
+
 bool is_top_k_name(std::string_view name) {
   const std::string s = lower(name.substr(name.rfind('.') == name.npos ? 0 : name.rfind('.') + 1));
   return is_one_of(s, {"top_k", "topk", "num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k", "n_activated_experts", "experts_per_token",

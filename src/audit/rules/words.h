@@ -15,6 +15,8 @@ bool contains(std::string_view s, std::string_view part);
 // Does `name`, in lower case, contain one of the parts?
 bool contains_any(std::string_view name, std::initializer_list<std::string_view> parts);
 bool is_one_of(std::string_view s, std::initializer_list<std::string_view> list);
+// Is one of the words that '_' separates in `name`, in lower case, in the list? "topk_ids" has the word "ids", "grids" has not.
+bool has_word(std::string_view name, std::initializer_list<std::string_view> list);
 
 // "MoEGate", "router_logits", "expert_ids": something of a mixture of experts.
 bool is_moe_name(std::string_view name);

@@ -20,14 +20,7 @@ constexpr auto is_choice = [](const Expr& e) -> bool {
 
 // "indices", "topk_ids", "expert_idx": one of the words of a name says index.
 bool is_index_name(std::string_view name) {
-  const std::string s = lower(name);
-  size_t begin = 0;
-  while (begin <= s.size()) {
-    const size_t end = std::min(s.find('_', begin), s.size());
-    if (is_one_of(std::string_view(s).substr(begin, end - begin), {"ind", "inds", "idx", "idxs", "index", "indices", "ids", "indexes"})) return true;
-    begin = end + 1;
-  }
-  return false;
+  return has_word(name, {"ind", "inds", "idx", "idxs", "index", "indices", "ids", "indexes"});
 }
 
 bool names_index(const Expr& e) {

@@ -17,15 +17,7 @@ constexpr auto is_choice = [](const Expr& e) -> bool {
 
 // "flat_indices", "topk_ids", "routing": ids of experts, not counts or sizes of them, not their data.
 bool is_route_name(std::string_view name) {
-  if (contains_any(name, {"count", "num", "split", "size", "cap", "pad", "per_"})) return false;
-  const std::string s = lower(name);
-  size_t begin = 0;
-  while (begin <= s.size()) {
-    const size_t end = std::min(s.find('_', begin), s.size());
-    if (is_one_of(std::string_view(s).substr(begin, end - begin), {"idx", "idxs", "index", "indices", "ids", "topk", "routing", "routes"})) return true;
-    begin = end + 1;
-  }
-  return false;
+  return !contains_any(name, {"count", "num", "split", "size", "cap", "pad", "per_"}) && has_word(name, {"idx", "idxs", "index", "indices", "ids", "topk", "routing", "routes"});
 }
 
 void python_file(const python::Module& m, Report& out) {

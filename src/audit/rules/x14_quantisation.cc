@@ -47,10 +47,9 @@ void python_file(const python::Module& m, Report& out) {
                 "a cast to an 8-bit float without a scale: e4m3 ends at 448 and rounds to three mantissa bits, so small weights vanish and large ones saturate");
       }
     }
-    if (const Expr* dtype = cast_dtype(*c, [](std::string_view n) { return n == "torch.float8_e8m0fnu"; })) {
+    if (cast_dtype(*c, [](std::string_view n) { return n == "torch.float8_e8m0fnu"; })) {
       out.add(*c, Confidence::kHint, "a scale is cast to E8M0 without saying how it is rounded; rounding down overflows the block's largest value, rounding up loses a bit")
           .fix = "State the rule: floor of log2(amax) - emax (OCP), or the rounding-up rule; npu_dynamic_mx_quant has it as scale_alg.";
-      (void)dtype;
     }
     const std::string_view last = c->last_name();
     if (contains(last, "mx_quant") || contains(last, "mxfp")) {
