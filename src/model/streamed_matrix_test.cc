@@ -16,32 +16,9 @@
 
 #include "base/log.h"
 #include "device/fake/fake_device.h"
+#include "support/counting_new.h"
 #include "support/memory_fs.h"
 #include "support/safetensors_builder.h"
-
-namespace {
-
-std::atomic<uint64_t> num_news{0};
-
-}  // namespace
-
-// Counts what the C++ code of this program allocates, on top of malloc() and free(), so that sanitizers keep their checks.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  num_news.fetch_add(1, std::memory_order_relaxed);
-  if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) return p;
-  throw std::bad_alloc();
-}
-// All forms that meet in operator delete: sanitizers notice a pair of different kinds.
-[[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
-  num_news.fetch_add(1, std::memory_order_relaxed);
-  return std::malloc(bytes == 0 ? 1 : bytes);
-}
-[[gnu::noinline]] void operator delete(void* p) noexcept {
-  std::free(p);
-}
-[[gnu::noinline]] void operator delete(void* p, size_t) noexcept {
-  std::free(p);
-}
 
 namespace pointsman {
 namespace {
