@@ -110,6 +110,17 @@ Status SafetensorsWriter::write(std::string_view name, uint64_t offset, std::spa
   return ok_status();
 }
 
+Status SafetensorsWriter::leave_hole(std::string_view name) {
+  const auto it = places_.find(name);
+  if (it == places_.end()) return error(StatusCode::kInvalidArgument, "{}: tensor {} was not declared", path_, name);
+  const Place& place = it->second;
+  if (place.size == 0) return ok_status();
+  constexpr std::byte kZero{0};
+  PM_RETURN_IF_ERROR(write(name, place.size - 1, {&kZero, 1}));  // the file reaches its end
+  add_range(written_, place.begin, place.begin + place.size);
+  return ok_status();
+}
+
 Status SafetensorsWriter::commit() {
   for (const auto& [name, place] : places_) {
     if (place.size == 0) continue;

@@ -41,6 +41,8 @@ class SafetensorsWriter {
   // `data` goes to `offset` bytes after the beginning of the tensor. kInvalidArgument: unknown name, or beyond its end. Bytes
   // may be written again.
   Status write(std::string_view name, uint64_t offset, std::span<const std::byte> data);
+  // Counts the whole tensor as written without writing it: it reads as zeros, and takes no room where files may have holes.
+  Status leave_hole(std::string_view name);
   // kInternal, and no file, when a byte was never written; names the first such tensor.
   Status commit();
 

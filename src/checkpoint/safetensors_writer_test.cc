@@ -65,6 +65,28 @@ TEST(SafetensorsWriter, WritesRowsInAnyOrderAndTheReaderAgrees) {
   EXPECT_EQ(header->metadata[0].second, "a\ntest");
 }
 
+TEST(SafetensorsWriter, AHoleReadsAsZerosAndOtherTensorsKeepTheirBytes) {
+  testing::MemoryFs fs;
+  auto w = SafetensorsWriter::create(fs, "m/model.safetensors", {{"a", DType::kU8, {3}}, {"hole", DType::kF32, {5}}, {"none", DType::kF32, {0}}, {"z", DType::kU8, {2}}}, {});
+  ASSERT_TRUE(w.ok()) << w.status().to_string();
+  EXPECT_TRUE((*w)->write("z", 0, bytes(2, 9)).ok());
+  EXPECT_TRUE((*w)->leave_hole("hole").ok());
+  EXPECT_TRUE((*w)->leave_hole("none").ok());
+  EXPECT_EQ((*w)->leave_hole("absent").code(), StatusCode::kInvalidArgument);
+  const Status early = (*w)->commit();
+  EXPECT_THAT(early.message(), HasSubstr("tensor a "));
+  EXPECT_TRUE((*w)->write("a", 0, bytes(3)).ok());
+  ASSERT_TRUE((*w)->commit().ok());
+  const auto file = fs.open("m/model.safetensors");
+  ASSERT_TRUE(file.ok());
+  std::vector<std::byte> tail(25);
+  ASSERT_TRUE(read_exact(**file, tail, fs.stat("m/model.safetensors")->size_bytes - tail.size()).ok());
+  std::vector<std::byte> expected = bytes(3);
+  expected.resize(23, std::byte{0});
+  for (const std::byte b : bytes(2, 9)) expected.push_back(b);
+  EXPECT_EQ(tail, expected);
+}
+
 TEST(SafetensorsWriter, DeclarationsThatCannotBeAreRefusedBeforeAnythingIsCreated) {
   const int64_t huge = std::numeric_limits<int64_t>::max();
   const std::pair<std::vector<Declaration>, const char*> cases[] = {
