@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "engine/placement.h"
+#include "experts/policy.h"
 #include "memory/budget.h"
 
 extern char** environ;
@@ -21,7 +22,7 @@ void EngineFlags::declare(ArgParser& args) {
   args.option("--prefill-chunk", prefill_chunk, "tokens per pass of prefill (default: what the budget allows, at most 512)");
   args.list("--place", place,
             "PATTERN=pinned|resident|on-demand, e.g. 'layers.0.experts=pinned', lm_head=on-demand; repeatable, the last match wins");
-  args.option("--policy", policy, "which expert leaves: lru_per_layer (default), lru");
+  args.option("--policy", policy, format("which expert leaves: {} (default: lru_per_layer)", fmt::join(policy_names(), ", ")));
   args.option("--readers", readers, "threads that read and verify experts (default: 4)");
   args.option("--router-guard", router_guard,
               "when routing weights are not finite or do not sum to 1: refuse (default) or uniform");

@@ -2,7 +2,7 @@
 //
 // lru: the least recently used expert of the whole model leaves. A forward pass visits the layers in turn, so with fewer slots
 // than one token needs this policy evicts just what comes next; lru_per_layer does not.
-#include "experts/policy.h"
+#include "experts/policy_parts.h"
 
 namespace pointsman {
 namespace {

@@ -5,7 +5,7 @@
 // takes the oldest expert of the layers above theirs; what the division leaves over belongs to whoever comes first.
 #include <algorithm>
 
-#include "experts/policy.h"
+#include "experts/policy_parts.h"
 
 namespace pointsman {
 namespace {

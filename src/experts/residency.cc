@@ -32,7 +32,7 @@ Result<std::unique_ptr<ResidencyPolicy>> make_policy(std::string_view name, cons
 
 uint64_t Residency::table_bytes(uint64_t num_slots, uint64_t num_layers, uint64_t num_experts) {
   return sizeof(Residency) + num_slots * (sizeof(Slot) + sizeof(int32_t)) + num_layers * num_experts * sizeof(int32_t) +
-         (num_layers + 63) / 64 * 8 + policy_table_bytes(num_slots, num_layers);
+         (num_layers + 63) / 64 * 8 + policy_table_bytes(num_slots, num_layers, num_experts);
 }
 
 Residency::Residency(int num_slots, int num_layers, int num_experts)
@@ -44,7 +44,13 @@ Residency::Residency(int num_slots, int num_layers, int num_experts)
 }
 
 Result<std::unique_ptr<Residency>> Residency::make(int num_slots, int num_layers, int num_experts, std::string_view policy,
-                                                   const std::vector<bool>& keep_layer) {
+                                                   const std::vector<bool>& keep_layer, std::span<const uint32_t> learned_uses) {
+  const auto maker = [&](const PolicyArgs& args) { return make_policy(policy, args); };
+  return make_with(num_slots, num_layers, num_experts, maker, keep_layer, learned_uses);
+}
+
+Result<std::unique_ptr<Residency>> Residency::make_with(int num_slots, int num_layers, int num_experts, PolicyMaker maker,
+                                                        const std::vector<bool>& keep_layer, std::span<const uint32_t> learned_uses) {
   if (!keep_layer.empty() && keep_layer.size() != static_cast<size_t>(num_layers)) {
     return error(StatusCode::kInvalidArgument, "keep_layer has {} entries for {} layers", keep_layer.size(), num_layers);
   }
@@ -57,13 +63,16 @@ Result<std::unique_ptr<Residency>> Residency::make(int num_slots, int num_layers
                  num_kept, num_experts, needed);
   }
   auto r = std::unique_ptr<Residency>(new Residency(num_slots, num_layers, num_experts));
-  PM_ASSIGN_OR_RETURN(r->policy_, make_policy(policy, {.slots = r->slots_,
-                                                       .num_layers = num_layers,
-                                                       .num_shared_slots = static_cast<int>(num_slots - kept_slots),
-                                                       .num_shared_layers = num_layers - num_kept}));
+  PM_CHECK(learned_uses.empty() || learned_uses.size() == r->index_.size());
+  PM_ASSIGN_OR_RETURN(r->policy_, maker({.slots = r->slots_,
+                                         .num_layers = num_layers,
+                                         .num_experts = num_experts,
+                                         .num_shared_slots = static_cast<int>(num_slots - kept_slots),
+                                         .num_shared_layers = num_layers - num_kept,
+                                         .learned_uses = learned_uses}));
   if (num_kept > 0) r->keep_layer_ = keep_layer;
-  PM_CHECK(r->policy_->table_bytes() <=
-           policy_table_bytes(static_cast<uint64_t>(num_slots), static_cast<uint64_t>(num_layers)));
+  PM_CHECK(r->policy_->table_bytes() <= policy_table_bytes(static_cast<uint64_t>(num_slots), static_cast<uint64_t>(num_layers),
+                                                          static_cast<uint64_t>(num_experts)));
   return r;
 }
 
@@ -75,7 +84,12 @@ void Residency::use(int s) {
   if (!slot.is_kept) policy_->used(s);
 }
 
-Residency::Reservation Residency::reserve(int layer, int expert) {
+void Residency::hold(int s) {
+  PM_CHECK(slot(s).state == SlotState::kResident);
+  ++slots_[static_cast<size_t>(s)].num_pins;
+}
+
+Residency::Reservation Residency::reserve(int layer, int expert, For purpose) {
   PM_CHECK(find(layer, expert) < 0);
   Reservation r;
   if (free_.empty()) {
@@ -96,7 +110,10 @@ Residency::Reservation Residency::reserve(int layer, int expert) {
   slot.state = SlotState::kLoading;
   slot.last_use = ++clock_;
   index_[index_of(layer, expert)] = r.slot;
-  if (!slot.is_kept) policy_->inserted(r.slot);
+  if (!slot.is_kept) {
+    policy_->inserted(r.slot);
+    if (purpose == For::kUse) policy_->used(r.slot);
+  }
   return r;
 }
 

@@ -7,9 +7,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "experts/policy.h"
 #include "pointsman/status.h"
 
@@ -17,9 +19,15 @@ namespace pointsman {
 
 class Residency {
  public:
-  // `keep_layer`: by layer, or empty for none. kInvalidArgument when the kept layers leave fewer than two slots for the others.
+  // `keep_layer`: by layer, or empty for none. `learned_uses`: [layers * experts] of earlier runs, or empty. kInvalidArgument when the kept layers leave fewer than two slots for the others.
   static Result<std::unique_ptr<Residency>> make(int num_slots, int num_layers, int num_experts, std::string_view policy,
-                                                 const std::vector<bool>& keep_layer = {});
+                                                 const std::vector<bool>& keep_layer = {},
+                                                 std::span<const uint32_t> learned_uses = {});
+  // The same with a policy that is in no list (the optimum of the simulator).
+  using PolicyMaker = FunctionRef<Result<std::unique_ptr<ResidencyPolicy>>(const PolicyArgs&)>;
+  static Result<std::unique_ptr<Residency>> make_with(int num_slots, int num_layers, int num_experts, PolicyMaker maker,
+                                                      const std::vector<bool>& keep_layer = {},
+                                                      std::span<const uint32_t> learned_uses = {});
   // Heap of such an object; make() takes exactly this much or, by rounding of the policy, a few bytes less.
   static uint64_t table_bytes(uint64_t num_slots, uint64_t num_layers, uint64_t num_experts);
 
@@ -36,14 +44,18 @@ class Residency {
   };
   // What reserve() would have to evict for an expert of `layer`: a slot, -1 when it would fail, -2 when a slot is free.
   int next_victim(int layer) const { return free_.empty() ? policy_->victim(layer) : -2; }
-  // A slot for an expert that is in none: loading, pinned once.
-  Reservation reserve(int layer, int expert);
+  // A slot for an expert that is in none: loading, pinned once. One that is read ahead counts as a use when a batch asks for it.
+  enum class For { kUse, kReadAhead };
+  Reservation reserve(int layer, int expert, For purpose = For::kUse);
+  // Pinned once more, and no use. REQUIRES: resident.
+  void hold(int s);
   void loaded(int s);   // loading -> resident; the pin stays
   void abandon(int s);  // loading -> free
   // Drops one pin. A non-zero `ticket` is the work that must have been passed before the slot is overwritten.
   void unpin(int s, uint64_t ticket);
   void evict_unpinned();   // but kept ones
   int num_pinned() const;  // slots
+  std::span<const uint32_t> uses() const { return policy_->uses(); }  // see ResidencyPolicy
 
  private:
   Residency(int num_slots, int num_layers, int num_experts);

@@ -17,6 +17,7 @@
 #include "base/philox.h"
 #include "base/thread_pool.h"
 #include "device/fake/fake_device.h"
+#include "experts/policy.h"
 #include "experts/store.h"
 #include "support/counting_new.h"
 #include "support/expert_fixture.h"
@@ -54,12 +55,12 @@ void delay_reads(ExpertFixture& f, uint32_t max_us) {
 }
 
 TEST(StoreConcurrency, RandomBatchesWithReadsFinishingInAnyOrder) {
-  for (const char* policy : {"lru", "lru_per_layer"}) {
+  for (const std::string_view policy : policy_names()) {
     ExpertFixture f({.num_layers = 4, .num_experts = 12, .hidden = 20, .intermediate = 41});
     delay_reads(f, 300);
     auto device = make_cpu_device();
     MemoryBudget budget(uint64_t{1} << 30);
-    auto store = make_store(*device, budget, f, {.num_slots = 7, .num_readers = 5, .policy = policy});
+    auto store = make_store(*device, budget, f, {.num_slots = 7, .num_readers = 5, .policy = std::string(policy)});
     std::mt19937 rng(11);
     uint64_t asked = 0;
     std::vector<ExpertHandle> held;  // some live on over several batches

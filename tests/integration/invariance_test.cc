@@ -11,6 +11,7 @@
 #include "base/fs.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "experts/policy.h"
 #include "pointsman/engine.h"
 #include "pointsman/session.h"
 #include "support/golden.h"
@@ -218,7 +219,7 @@ TEST(Policies, AllGiveTheSameTokens) {
   ASSERT_TRUE(plan.ok());
   options.memory_bytes = plan->smallest_budget_bytes + (plan->full_residency_bytes - plan->smallest_budget_bytes) / 3;
   Generation first;
-  for (const char* policy : {"lru", "lru_per_layer"}) {
+  for (const std::string_view policy : policy_names()) {
     options.policy = policy;
     auto engine = load(options);
     ASSERT_NE(engine, nullptr);

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// lfru: recency protects, frequency decides ("least frequent recently used", Bilal and Kang 2017). The last used half of the slots is
+// safe, in the order of use; an expert that falls out of that half competes by its fading count, and the least used one leaves.
+//
+// What earlier runs learned gives the counts a start, and the experts that they used most are the hot set: up to a quarter of
+// the slots, which they do not leave once they are in.
+#include <algorithm>
+#include <numeric>
+
+#include "experts/policy_parts.h"
+
+namespace pointsman {
+namespace {
+
+constexpr int kRecentShare = 2;  // 1 / of the slots
+constexpr int kHotShare = 4;
+
+class LfruPolicy final : public ResidencyPolicy {
+ public:
+  explicit LfruPolicy(const PolicyArgs& args)
+      : args_(args),
+        num_recent_(std::max(1, args.num_shared_slots / kRecentShare)),
+        counts_(num_records(args), fading_half_life(args)),
+        links_(args.slots.size()),
+        heap_(args.slots.size(), Less{this}),
+        uses_(num_records(args)),
+        is_hot_(num_records(args)) {
+    args_.learned_uses = {};
+    if (!args.learned_uses.empty()) learn(args.learned_uses);
+  }
+
+  void inserted(int slot) override {
+    if (is_hot_[args_.expert_in(slot)] != 0) return links_.push_back(hot_, slot);
+    push_recent(slot);
+  }
+  void used(int slot) override {
+    const size_t expert = args_.expert_in(slot);
+    uses_[expert] += uses_[expert] < UINT32_MAX ? 1 : 0;
+    counts_.add(expert, args_.slots[static_cast<size_t>(slot)].last_use);
+    if (is_hot_[expert] != 0) {
+      links_.remove(hot_, slot);
+      return links_.push_back(hot_, slot);
+    }
+    if (heap_.has(slot)) {
+      heap_.remove(slot);
+    } else {
+      links_.remove(recent_, slot);
+    }
+    push_recent(slot);
+  }
+  void removed(int slot) override {
+    if (heap_.has(slot)) return heap_.remove(slot);
+    links_.remove(is_hot_[args_.expert_in(slot)] != 0 ? hot_ : recent_, slot);
+  }
+  int victim(int) const override {
+    if (const int slot = heap_.least_evictable(args_.slots); slot >= 0) return slot;
+    if (const int slot = links_.oldest_evictable(recent_, args_.slots); slot >= 0) return slot;
+    return links_.oldest_evictable(hot_, args_.slots);
+  }
+  uint64_t table_bytes() const override {
+    return counts_.table_bytes() + links_.table_bytes() + heap_.table_bytes() + uses_.size() * sizeof(uint32_t) + is_hot_.size();
+  }
+  std::span<const uint32_t> uses() const override { return uses_; }
+
+ private:
+  struct Less {
+    const LfruPolicy* policy;
+    bool operator()(int a, int b) const { return less_used(policy->args_, policy->counts_, a, b); }
+  };
+  static size_t num_records(const PolicyArgs& args) { return static_cast<size_t>(args.num_layers) * static_cast<size_t>(args.num_experts); }
+
+  void push_recent(int slot) {
+    links_.push_back(recent_, slot);
+    if (recent_.size <= num_recent_) return;
+    const int oldest = recent_.head;
+    links_.remove(recent_, oldest);
+    heap_.push(oldest);
+  }
+  // Thirty-two uses of the past weigh as one of now: enough to rank experts that this run has not met, and soon overtaken.
+  void learn(std::span<const uint32_t> learned) {
+    std::vector<int32_t> order(learned.size());
+    std::iota(order.begin(), order.end(), 0);
+    const auto more_used = [&](int32_t a, int32_t b) {
+      const uint32_t x = learned[static_cast<size_t>(a)], y = learned[static_cast<size_t>(b)];
+      return x != y ? x > y : a < b;
+    };
+    const auto num_hot = std::min(order.size(), static_cast<size_t>(args_.num_shared_slots / kHotShare));
+    std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(num_hot), order.end(), more_used);
+    for (size_t i = 0; i < num_hot && learned[static_cast<size_t>(order[i])] > 0; ++i) is_hot_[static_cast<size_t>(order[i])] = 1;
+    for (size_t i = 0; i < learned.size(); ++i) {
+      if (learned[i] > 0) counts_.add(i, 0, static_cast<double>(learned[i]) / 32);
+    }
+  }
+
+  PolicyArgs args_;
+  const int num_recent_;
+  FadingCounts counts_;
+  SlotLinks links_;  // of recent_ and hot_
+  SlotLinks::List recent_, hot_;
+  SlotHeap<Less> heap_;
+  std::vector<uint32_t> uses_;
+  std::vector<uint8_t> is_hot_;  // by expert
+};
+
+}  // namespace
+
+std::unique_ptr<ResidencyPolicy> make_policy_lfru(const PolicyArgs& args) {
+  return std::make_unique<LfruPolicy>(args);
+}
+
+}  // namespace pointsman

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The policies that count, against their rules written down naively: who left is compared with who should have.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <random>
+#include <set>
+
+#include "experts/policy_parts.h"
+#include "experts/residency.h"
+
+namespace pointsman {
+namespace {
+
+using Key = std::pair<int, int>;  // layer, expert
+
+// Residency with a diary of uses.
+struct Diary {
+  std::unique_ptr<Residency> r;
+  int layers, experts;
+  std::map<Key, std::vector<uint64_t>> uses;
+  std::vector<Key> recent;  // newest last, those in slots only
+  uint64_t clock = 0;
+
+  Diary(int slots, int num_layers, int num_experts, std::string_view policy, std::span<const uint32_t> learned = {})
+      : layers(num_layers), experts(num_experts) {
+    auto made = Residency::make(slots, num_layers, num_experts, policy, {}, learned);
+    EXPECT_TRUE(made.ok()) << made.status().to_string();
+    r = std::move(*made);
+  }
+  std::set<Key> inside() const {
+    std::set<Key> keys;
+    for (int s = 0; s < r->num_slots(); ++s) {
+      if (r->slot(s).state != SlotState::kFree) keys.insert({r->slot(s).layer, r->slot(s).expert});
+    }
+    return keys;
+  }
+  std::set<Key> evictable() const {
+    std::set<Key> keys;
+    for (int s = 0; s < r->num_slots(); ++s) {
+      if (r->slot(s).evictable()) keys.insert({r->slot(s).layer, r->slot(s).expert});
+    }
+    return keys;
+  }
+  // log2 of the sum of 2^((t - now) / half_life) over the uses at t.
+  double rank(Key k) const {
+    const double half_life = 8.0 * layers * experts;
+    long double sum = 0;
+    if (const auto it = uses.find(k); it != uses.end()) {
+      for (const uint64_t t : it->second) sum += std::exp2l((static_cast<long double>(t) - static_cast<long double>(clock)) / half_life);
+    }
+    return static_cast<double>(std::log2(sum));
+  }
+  void to_front(Key k) {
+    std::erase(recent, k);
+    recent.push_back(k);
+  }
+  // Uses an expert; who left, if anybody.
+  std::optional<Key> use(Key k, bool pin) {
+    const std::set<Key> before = inside();
+    int s = r->find(k.first, k.second);
+    std::optional<Key> left;
+    if (s >= 0) {
+      r->use(s);
+    } else {
+      s = r->reserve(k.first, k.second).slot;
+      if (s < 0) return left;
+      r->loaded(s);
+      const std::set<Key> after = inside();
+      for (const Key& b : before) {
+        if (!after.contains(b)) left = b;
+      }
+    }
+    ++clock;
+    if (left) std::erase(recent, *left);
+    uses[k].push_back(clock);
+    to_front(k);
+    if (!pin) r->unpin(s, 0);
+    return left;
+  }
+};
+
+TEST(Policies, LfuEvictsTheLeastUsed) {
+  Diary d(3, 1, 8, "lfu");
+  for (const int e : {0, 0, 0, 1, 2, 2}) d.use({0, e}, false);
+  EXPECT_EQ(d.use({0, 3}, false), (Key{0, 1}));
+  // 3 has one use, and 1 came back with two: it is 3 that leaves next.
+  EXPECT_EQ(d.use({0, 1}, false), (Key{0, 3}));
+  // Reading ahead is no use.
+  const int s = d.r->reserve(0, 7, Residency::For::kReadAhead).slot;
+  d.r->loaded(s);
+  d.r->unpin(s, 0);
+  const std::set<Key> before = d.inside();
+  EXPECT_TRUE(before.contains({0, 7}));
+  EXPECT_EQ(d.use({0, 6}, false), (Key{0, 7}));
+}
+
+TEST(Policies, CountsFade) {
+  FadingCounts c(3, 10);
+  for (uint64_t t = 0; t < 8; ++t) c.add(0, t);
+  c.add(1, 100);
+  EXPECT_GT(c.rank(1), c.rank(0)) << "8 uses nine half-lives ago are less than one now";
+  c.add(0, 101);
+  EXPECT_GT(c.rank(0), c.rank(1));
+  // 2^0 + 2^(10/10) = 3, and three at once are as many.
+  FadingCounts d(2, 10);
+  d.add(0, 0);
+  d.add(0, 10);
+  d.add(1, 0, 3);
+  EXPECT_NEAR(d.rank(0), std::log2(3.0), 1e-12);
+  EXPECT_NEAR(d.rank(1), std::log2(3.0), 1e-12);
+}
+
+TEST(Policies, LfuAgreesWithItsRuleUnderRandomUse) {
+  for (uint32_t seed = 0; seed < 40; ++seed) {
+    std::mt19937 random(seed);
+    const int layers = 1 + static_cast<int>(random() % 4), experts = 3 + static_cast<int>(random() % 9);
+    const int slots = 2 + static_cast<int>(random() % static_cast<uint32_t>(layers * experts - 1));
+    Diary d(slots, layers, experts, "lfu");
+    int evictions = 0;
+    for (int i = 0; i < 600; ++i) {
+      // Small experts are used more.
+      const Key k{static_cast<int>(random() % static_cast<uint32_t>(layers)),
+                  static_cast<int>(std::min(random(), random()) % static_cast<uint32_t>(experts))};
+      const std::set<Key> choice = d.evictable();
+      const std::optional<Key> left = d.use(k, random() % 7 == 0);
+      if (left) {
+        ++evictions;
+        for (const Key& c : choice) ASSERT_GE(d.rank(c), d.rank(*left) - 1e-9) << "seed " << seed << " step " << i;
+      }
+      if (random() % 5 == 0) {  // let go of what is pinned
+        for (int s = 0; s < slots; ++s) {
+          while (d.r->slot(s).num_pins > 0) d.r->unpin(s, 0);
+        }
+      }
+      if (random() % 97 == 0) {
+        d.r->evict_unpinned();
+        const std::set<Key> in = d.inside();
+        std::erase_if(d.recent, [&](const Key& key) { return !in.contains(key); });
+      }
+    }
+    if (slots < layers * experts - 1) {
+      EXPECT_GT(evictions, 0) << seed;
+    }
+  }
+}
+
+TEST(Policies, LfruProtectsTheRecentHalfAndEvictsTheLeastUsedOfTheRest) {
+  for (uint32_t seed = 0; seed < 40; ++seed) {
+    std::mt19937 random(seed);
+    const int layers = 1 + static_cast<int>(random() % 4), experts = 4 + static_cast<int>(random() % 9);
+    const int slots = 4 + static_cast<int>(random() % static_cast<uint32_t>(layers * experts - 3));
+    Diary d(slots, layers, experts, "lfru");
+    for (int i = 0; i < 600; ++i) {
+      const Key k{static_cast<int>(random() % static_cast<uint32_t>(layers)),
+                  static_cast<int>(std::min(random(), random()) % static_cast<uint32_t>(experts))};
+      const std::vector<Key> before = d.recent;
+      const std::optional<Key> left = d.use(k, false);
+      if (!left) continue;
+      const auto safe = static_cast<size_t>(slots / 2);
+      const std::span<const Key> rest(before.data(), before.size() - std::min(before.size(), safe));
+      ASSERT_NE(std::find(rest.begin(), rest.end(), *left), rest.end()) << "a recent one left: seed " << seed << " step " << i;
+      for (const Key& c : rest) ASSERT_GE(d.rank(c), d.rank(*left) - 1e-9) << "seed " << seed << " step " << i;
+    }
+  }
+}
+
+TEST(Policies, LfruNeverEvictsTheHotSetThatEarlierRunsLearned) {
+  std::vector<uint32_t> learned(2 * 8, 0);
+  learned[3] = 900;      // 0/3
+  learned[8 + 5] = 800;  // 1/5
+  learned[8 + 1] = 10;   // more than a quarter of eight slots
+  Diary d(8, 2, 8, "lfru", learned);
+  d.use({0, 3}, false);
+  d.use({1, 5}, false);
+  std::mt19937 random(1);
+  for (int i = 0; i < 500; ++i) {
+    Key k{static_cast<int>(random() % 2), static_cast<int>(random() % 8)};
+    if (k == Key{0, 3} || k == Key{1, 5}) continue;
+    d.use(k, false);
+  }
+  EXPECT_GE(d.r->find(0, 3), 0);
+  EXPECT_GE(d.r->find(1, 5), 0);
+  EXPECT_EQ(d.r->uses()[3], 1u) << "this run's uses, not those of the past";
+  // But when everything else is in use, even they leave.
+  for (int s = 0; s < 8; ++s) {
+    const Slot& slot = d.r->slot(s);
+    if (slot.layer == 0 && slot.expert == 3) continue;
+    d.r->hold(s);
+  }
+  for (int e = 0; e < 8; ++e) {
+    if (d.r->find(0, e) < 0) {
+      EXPECT_GE(d.r->reserve(0, e).slot, 0);
+      break;
+    }
+  }
+  EXPECT_EQ(d.r->find(0, 3), -1);
+}
+
+TEST(Policies, OnlyPoliciesThatCountHaveUses) {
+  for (const std::string_view name : policy_names()) {
+    Diary d(4, 1, 8, name);
+    d.use({0, 2}, false);
+    d.use({0, 2}, false);
+    if (d.r->uses().empty()) {
+      EXPECT_NE(name, "lfru");
+    } else {
+      EXPECT_EQ(d.r->uses()[2], 2u) << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pointsman
