@@ -2,6 +2,7 @@
 //
 // Block-scaled number formats as data: an element code (E4M3, E5M2, E2M1) and one scale for every block_rows x block_cols elements.
 //   value(r, c) = code(r, c) * scale(r / block_rows, c / block_cols), one fp32 rounding.
+// INT8 (I8 as an element code) is a two's complement integer; its own format has BF16 scales over 1 x 32.
 // Blocks at the right and lower edge are partial. DeepSeek V3: E4M3, 128 x 128, F32. DeepSeek V4: E4M3, 128 x 128, E8M0; MXFP8: E4M3 or
 // E5M2, 1 x 32, E8M0; MXFP4 (DeepSeek V4 experts, gpt-oss): E2M1, 1 x 32, E8M0. Element tables: OCP Microscaling Formats v1.0 and OCP FP8.
 //
@@ -57,8 +58,8 @@ struct BlockFormat {
 };
 
 // Element order of a stored matrix. kOutIn is the convention of the project; kInOut is its transpose, as gpt-oss stores dense experts:
-// element (out, in) lies at in * row_stride + out.
-enum class WeightLayout : uint8_t { kOutIn, kInOut };
+// element (out, in) lies at in * row_stride + out. kPanel32 is what `pack` writes for the kernels (tensor/panel_layout.h).
+enum class WeightLayout : uint8_t { kOutIn, kInOut, kPanel32 };
 
 // A weight matrix [out, in] with what is needed to decode it. A plain Tensor is one without scales.
 // `rows` and `cols` are always out and in, in elements (two to a byte for F4: element 2j is the low nibble).
@@ -74,7 +75,7 @@ struct Weight : Tensor {
   int64_t first_row = 0;
   int64_t grid_of_rows = 0;
 
-  // Rows [begin, begin + n). REQUIRES: kOutIn.
+  // Rows [begin, begin + n). REQUIRES: kOutIn, or kPanel32 with `begin` and `n` multiples of 32.
   [[gnu::always_inline]] Weight slice_out(int64_t begin, int64_t n) const {
     Weight w = *this;
     w.data = static_cast<std::byte*>(data) + begin * row_stride * dtype_bits(dtype) / 8;
@@ -85,9 +86,16 @@ struct Weight : Tensor {
   }
 };
 
+// Outputs of a panel: the lanes of two AVX-512 registers of 32-bit sums.
+inline constexpr int64_t kPanelRows = 32;
+
 // The index into the grid of the scale of element (row, col).
 inline int64_t scale_index(const Weight& w, int64_t row, int64_t col) {
   const BlockFormat& f = w.format;
+  if (w.layout == WeightLayout::kPanel32 && f.block_rows == 1) {
+    const int64_t at = w.first_row + row;
+    return (at / kPanelRows * (w.cols / f.block_cols) + col / f.block_cols) * kPanelRows + at % kPanelRows;
+  }
   const int64_t r = (w.first_row + row) / f.block_rows, c = col / f.block_cols;
   return f.transposed ? c * f.grid_rows(w.grid_of_rows > 0 ? w.grid_of_rows : w.rows) + r : r * f.grid_cols(w.cols) + c;
 }
@@ -117,15 +125,17 @@ float weight_value(const Weight& w, int64_t row, int64_t col);
 // wrong type, byte order or scales land far outside of what any trained weight holds: root mean square beyond [2^-24, 2^6], or NaN.
 std::string magnitude_problem(const Weight& w);
 
-// FP8 and FP4 need a scale to mean anything; BF16, F16 and F32 stand alone.
-constexpr bool is_coded(DType d) { return d == DType::kF4 || d == DType::kF8E4M3 || d == DType::kF8E5M2; }
+// FP8, FP4 and INT8 need a scale to mean anything; BF16, F16 and F32 stand alone.
+constexpr bool is_coded(DType d) { return d == DType::kF4 || d == DType::kF8E4M3 || d == DType::kF8E5M2 || d == DType::kI8; }
 constexpr bool is_plain(DType d) { return d == DType::kBF16 || d == DType::kF16 || d == DType::kF32; }
 
 // Can kernels compute with it? Coded weights: [out, in] rows, scales of F32, BF16 or E8M0, blocks a multiple of 16 wide or as wide as the
-// row. Plain weights: no scales.
+// row. Plain weights: no scales. Panels: see panel_layout.h.
+bool is_panel_shape(const Weight& w);
 inline bool is_computable(const Weight& w) {
+  if (w.layout == WeightLayout::kPanel32 && !is_panel_shape(w)) return false;
   if (is_plain(w.dtype)) return !w.format;
-  if (!is_coded(w.dtype) || w.layout != WeightLayout::kOutIn || !w.format || w.format.block_cols < 1) return false;
+  if (!is_coded(w.dtype) || w.layout == WeightLayout::kInOut || !w.format || w.format.block_cols < 1) return false;
   if (w.dtype == DType::kF4 && w.row_stride % 2 != 0) return false;
   const DType s = w.format.scale_dtype;
   return (s == DType::kF32 || s == DType::kBF16 || s == DType::kF8E8M0) && (w.format.block_cols % 16 == 0 || w.format.block_cols >= w.cols);

@@ -32,6 +32,9 @@ Status swiglu_ffn(OpContext& ctx, const SwigluFfnArgs& a) {
     return error(StatusCode::kInvalidArgument, "swiglu_ffn: act in blocks of {} with x {} and W {}: only F32 with coded weights", a.act_block, dtype_name(x),
                  dtype_name(w));
   }
+  if (a.w_gate.layout == WeightLayout::kPanel32) {
+    return error(StatusCode::kUnsupported, "swiglu_ffn: x {} with W {} in panels has no kernel", dtype_name(a.x.dtype), dtype_name(a.w_gate.dtype));
+  }
   if (x == DType::kF32 && layout == WeightLayout::kInOut) return PM_DISPATCH(ctx, swiglu_ffn_f32_in_out, a);
   if (x == DType::kF32 && is_coded(w)) return PM_DISPATCH(ctx, swiglu_ffn_f32_coded, a);
   if (interleaved || layout == WeightLayout::kInOut) {

@@ -120,6 +120,10 @@ inline __m128i load_codes(const uint8_t* p) { return _mm_loadu_si128(reinterpret
 inline Vec from_half(__m256i h) { return {_mm256_cvtph_ps(_mm256_castsi256_si128(h)), _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))}; }
 inline Vec vload_e4m3(const uint8_t* p) { return vmul(from_half(e4m3_half(load_codes(p))), vset(256.0f)); }
 inline Vec vload_e5m2(const uint8_t* p) { return from_half(e5m2_half(load_codes(p))); }
+inline Vec vload_i8(const uint8_t* p) {
+  const __m128i codes = load_codes(p);
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(codes, 8)))};
+}
 inline Vec vload_e2m1(const uint8_t* p) { return from_half(e2m1_half(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))); }
 
 struct Pairs {

@@ -106,6 +106,7 @@ inline __m128i load_codes(const uint8_t* p) { return _mm_loadu_si128(reinterpret
 inline Vec from_half(__m256i h) { return {_mm512_cvtph_ps(h)}; }
 inline Vec vload_e4m3(const uint8_t* p) { return vmul(from_half(e4m3_half(load_codes(p))), vset(256.0f)); }
 inline Vec vload_e5m2(const uint8_t* p) { return from_half(e5m2_half(load_codes(p))); }
+inline Vec vload_i8(const uint8_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_codes(p)))}; }
 inline Vec vload_e2m1(const uint8_t* p) { return from_half(e2m1_half(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))); }
 
 // 32 bf16 for the bf16 dot product. pdot: lane j gets acc + odd product, then + even product, each rounded once, denormals flushed:

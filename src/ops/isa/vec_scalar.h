@@ -98,6 +98,9 @@ inline Vec vload_e4m3(const uint8_t* p) {
 inline Vec vload_e5m2(const uint8_t* p) {
   return each([&](int i) { return to_float(f16{static_cast<uint16_t>(p[i] << 8)}); });
 }
+inline Vec vload_i8(const uint8_t* p) {
+  return each([&](int i) { return static_cast<float>(static_cast<int8_t>(p[i])); });
+}
 inline Vec vload_e2m1(const uint8_t* p) {
   return each([&](int i) { return e2m1_to_float(static_cast<uint8_t>(p[i / 2] >> (i % 2 * 4))); });
 }

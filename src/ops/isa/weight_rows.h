@@ -66,6 +66,7 @@ struct NibbleCode {
 };
 using E4m3Code = ByteCode<vload_e4m3>;
 using E5m2Code = ByteCode<vload_e5m2>;
+using I8Code = ByteCode<vload_i8>;
 
 // The rows of a stored matrix: of W [out, in], or of its transpose when the layout is kInOut (then a row is one input).
 template <class Code_>
@@ -291,6 +292,7 @@ void with_coded_rows(DType dtype, F&& f) {
   switch (dtype) {
     case DType::kF4: return f.template operator()<StoredRows<NibbleCode>>();
     case DType::kF8E5M2: return f.template operator()<StoredRows<E5m2Code>>();
+    case DType::kI8: return f.template operator()<StoredRows<I8Code>>();
     default: return f.template operator()<StoredRows<E4m3Code>>();
   }
 }

@@ -16,6 +16,9 @@ Status matmul(OpContext& ctx, const MatmulArgs& a) {
     return error(StatusCode::kInvalidArgument, "matmul: W {} with blocks of {} x {} and {} scales is not defined", dtype_name(a.w.dtype),
                  a.w.format.block_rows, a.w.format.block_cols, dtype_name(a.w.format.scale_dtype));
   }
+  if (a.w.layout == WeightLayout::kPanel32) {
+    return error(StatusCode::kUnsupported, "matmul: x {} with W {} in panels has no kernel", dtype_name(a.x.dtype), dtype_name(a.w.dtype));
+  }
   if (a.x.dtype == DType::kF32 && a.w.layout == WeightLayout::kInOut) return PM_DISPATCH(ctx, matmul_f32_in_out, a);
   if (a.x.dtype == DType::kF32 && is_coded(a.w.dtype)) return PM_DISPATCH(ctx, matmul_f32_coded, a);
   if (a.w.layout == WeightLayout::kInOut) return error(StatusCode::kInvalidArgument, "matmul: x {} with a transposed W is not defined", dtype_name(a.x.dtype));

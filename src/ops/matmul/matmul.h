@@ -12,7 +12,7 @@ namespace pointsman::ops {
 struct MatmulArgs {
   Tensor x;                           // [*, in]  kF32 or kBF16
   const int32_t* x_rows = nullptr;    // device [rows], or null: row r of y reads row x_rows[r] of x (a gather without a copy)
-  Weight w;                           // [out, in] kF32, kBF16, kF16, kF8E4M3, kF8E5M2 or kF4 with kF32 x; kBF16 with kBF16 x
+  Weight w;                           // [out, in] kF32, kBF16, kF16, kF8E4M3, kF8E5M2, kI8 or kF4 with kF32 x; kBF16 with kBF16 x
   const float* bias = nullptr;        // device [out], or null
   Tensor y;                           // [rows, out] kF32; may not alias x or w
   bool accumulate = false;            // y = y + (dot + bias), one rounding each
@@ -25,7 +25,7 @@ struct MatmulArgs {
 };
 
 // Deterministic: every element of y is one dot product in the order of context.h, whatever the number of rows and threads.
-// A coded W (FP8, FP4) counts as its elements decoded to fp32 (tensor/block_format.h), so the result is that of the decoded matrix, bit
+// A coded W (FP8, FP4, INT8) counts as its elements decoded to fp32 (tensor/block_format.h), so the result is that of the decoded matrix, bit
 // for bit; so is that of a W stored transposed (WeightLayout::kInOut).
 // Zero rows are fine. kInvalidArgument on shapes or dtypes that do not fit, naming both sides.
 Status matmul(OpContext& ctx, const MatmulArgs& args);
