@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Prefill and decode of Pointsman and of peers, interleaved in one run: round after round every contender once, medians and spread at the end.
+A peer is llama-bench (of llama.cpp or a fork of it) and a GGUF of the same shape (make_gguf.py). Standard library only.
+
+  bench/peers/compare.py --pointsman build/release/pointsman --model int8=M-int8 --model bf16=M \\
+      --peer llama.cpp-q8_0=path/to/llama-bench,M-q8_0.gguf --rounds 5
+
+Fractions are of the read bandwidth and the bf16 rate that the first contender measured in the same rounds.
+"""
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+
+
+def run(command, seconds):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}: exit {done.returncode}\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def ours(a, folder):
+    out = run([a.pointsman, "bench", "decode", folder, "--memory", a.memory, "-t", str(a.threads), "-c", str(a.prompt + a.tokens + 64),
+               "--prompt-tokens", str(a.prompt), "-n", str(a.tokens), "--repeat", "1", "--json", "--no-progress"], a.timeout)
+    r = json.loads(out)["runs"][0]
+    return {"prefill": r["prefill_tokens_per_s"]["median"], "decode": r["decode_tokens_per_s"]["median"], "stream_gbps": r["stream_gbps"],
+            "peak_gflops": r["peak_gflops"], "bytes": r["active_weight_bytes_per_token"], "disturbed": r["disturbed"]}
+
+
+def peer(a, binary, gguf):
+    out = run([binary, "-m", gguf, "-t", str(a.threads), "-p", str(a.prompt), "-n", str(a.tokens), "-r", "1", "-o", "json"], a.timeout)
+    r = {}
+    for row in json.loads(out):
+        r["prefill" if row["n_prompt"] > 0 else "decode"] = row["avg_ts"]
+    return r
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--pointsman", required=True, help="the program")
+    p.add_argument("--model", action="append", default=[], metavar="NAME=FOLDER", required=True)
+    p.add_argument("--peer", action="append", default=[], metavar="NAME=LLAMA_BENCH,GGUF")
+    p.add_argument("--memory", default="16GiB")
+    p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--prompt", type=int, default=512)
+    p.add_argument("--tokens", type=int, default=64)
+    p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--timeout", type=float, default=300)
+    p.add_argument("--json", metavar="FILE", help="every round, for plots")
+    a = p.parse_args()
+
+    contenders = []
+    for spec in a.model:
+        name, folder = spec.split("=", 1)
+        contenders.append((name, lambda folder=folder: ours(a, folder)))
+    for spec in a.peer:
+        name, rest = spec.split("=", 1)
+        binary, gguf = rest.split(",", 1)
+        contenders.append((name, lambda binary=binary, gguf=gguf: peer(a, binary, gguf)))
+
+    rounds = {name: [] for name, _ in contenders}
+    for i in range(a.rounds):
+        for name, measure in contenders:
+            rounds[name].append(measure())
+            last = rounds[name][-1]
+            print(f"round {i + 1} of {a.rounds}: {name}: prefill {last['prefill']:.1f}, decode {last['decode']:.1f} tokens/s", file=sys.stderr)
+
+    first = rounds[contenders[0][0]]
+    print(f"limits: {statistics.median(r['stream_gbps'] for r in first):.1f} GB/s read, "
+          f"{statistics.median(r['peak_gflops'] for r in first):.0f} GFLOP/s bf16, {a.threads} threads")
+    print("\n| | prefill of %d, tokens/s | | decode of %d, tokens/s | | of read bandwidth |" % (a.prompt, a.tokens))
+    print("|---|---|---|---|---|---|")
+    for name, _ in contenders:
+        cells = []
+        for what in ("prefill", "decode"):
+            values = [r[what] for r in rounds[name]]
+            ratio = statistics.median(values) / statistics.median(r[what] for r in first)
+            cells.append(f"{statistics.median(values):.1f} [{min(values):.1f}..{max(values):.1f}] | {ratio:.2f}x")
+        share = ""
+        if "bytes" in rounds[name][0]:
+            share = f"{statistics.median(r['bytes'] * r['decode'] / r['stream_gbps'] / 1e9 for r in rounds[name]):.0%}"
+        print(f"| {name} | {cells[0]} | {cells[1]} | {share} |")
+    if any(r["disturbed"] for name in rounds for r in rounds[name] if "disturbed" in r):
+        print("\nOther processes held the cores during some rounds: ratios of medians mean more than single figures.")
+    if a.json:
+        with open(a.json, "w", encoding="utf-8") as f:
+            json.dump(rounds, f, indent=1)
+
+
+if __name__ == "__main__":
+    main()
