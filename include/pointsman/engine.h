@@ -60,7 +60,9 @@ struct MemoryPlan {
 };
 
 struct ExpertStats {
-  uint64_t hits = 0, misses = 0, evicted = 0, bytes_read = 0, verified_sha256 = 0, verified_xxh3 = 0;
+  uint64_t hits = 0, misses = 0, evicted = 0, bytes_read = 0;
+  // First reads held against the lock file, by SHA-256 or, as VerifyPolicy::kFast asks, by XXH3-128; later reads against the first.
+  uint64_t verified_sha256 = 0, verified_lock_xxh3 = 0, verified_xxh3 = 0;
   double read_s = 0, wait_s = 0;
   // Read before their layer was reached, because the token ids name them; how many of those were then asked for (they count as hits);
   // the bytes of reads that had begun before their layer was reached (part of bytes_read).

@@ -18,6 +18,36 @@ const EVP_MD* sha256_md() {
   return md;
 }
 
+template <size_t N>
+std::string hex_of(const std::array<uint8_t, N>& bytes) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  text.reserve(2 * N);
+  for (const uint8_t b : bytes) {
+    text += kDigits[b >> 4];
+    text += kDigits[b & 15];
+  }
+  return text;
+}
+
+template <size_t N>
+bool bytes_of(std::string_view text, std::array<uint8_t, N>& out) {
+  if (text.size() != 2 * N) return false;
+  const auto digit = [](char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    return -1;
+  };
+  for (size_t i = 0; i < N; ++i) {
+    const int high = digit(text[2 * i]);
+    const int low = digit(text[2 * i + 1]);
+    if (high < 0 || low < 0) return false;
+    out[i] = static_cast<uint8_t>(high * 16 + low);
+  }
+  return true;
+}
+
 }  // namespace
 
 Sha256::Sha256() : context_(EVP_MD_CTX_new()) {
@@ -67,29 +97,27 @@ Sha256Digest sha256(std::span<const std::byte> data) {
 }
 
 std::string to_hex(const Sha256Digest& digest) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  text.reserve(64);
-  for (const uint8_t b : digest) {
-    text += kDigits[b >> 4];
-    text += kDigits[b & 15];
-  }
-  return text;
+  return hex_of(digest);
+}
+bool from_hex(std::string_view text, Sha256Digest& out) {
+  return bytes_of(text, out);
 }
 
-bool from_hex(std::string_view text, Sha256Digest& out) {
-  if (text.size() != 64) return false;
-  const auto digit = [](char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-  };
-  for (size_t i = 0; i < 32; ++i) {
-    const int high = digit(text[2 * i]);
-    const int low = digit(text[2 * i + 1]);
-    if (high < 0 || low < 0) return false;
-    out[i] = static_cast<uint8_t>(high * 16 + low);
+std::string to_hex(const Xxh3Digest& digest) {
+  std::array<uint8_t, 16> bytes;
+  for (size_t i = 0; i < 8; ++i) {
+    bytes[i] = static_cast<uint8_t>(digest.high >> (8 * (7 - i)));
+    bytes[8 + i] = static_cast<uint8_t>(digest.low >> (8 * (7 - i)));
+  }
+  return hex_of(bytes);
+}
+bool from_hex(std::string_view text, Xxh3Digest& out) {
+  std::array<uint8_t, 16> bytes;
+  if (!bytes_of(text, bytes)) return false;
+  out = {};
+  for (size_t i = 0; i < 8; ++i) {
+    out.high = out.high << 8 | bytes[i];
+    out.low = out.low << 8 | bytes[8 + i];
   }
   return true;
 }

@@ -57,5 +57,8 @@ Sha256Digest sha256(std::span<const std::byte> data);
 std::string to_hex(const Sha256Digest& digest);
 // False when `text` is not exactly 64 hexadecimal digits.
 bool from_hex(std::string_view text, Sha256Digest& out);
+// 32 digits, the high half first: as xxHash's own tool prints a 128-bit hash.
+std::string to_hex(const Xxh3Digest& digest);
+bool from_hex(std::string_view text, Xxh3Digest& out);
 
 }  // namespace pointsman

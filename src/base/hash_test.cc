@@ -53,6 +53,15 @@ TEST(Hash, PiecesGiveWhatTheWholeGives) {
   EXPECT_EQ(moved.finish(), sha256(bytes_of("abc")));
 }
 
+TEST(Xxh3, HexPutsTheHighHalfFirst) {
+  const std::string text = "99aa06d3014798d86001c324468d497f";  // xxhsum -H128 /dev/null
+  EXPECT_EQ(to_hex(Xxh3().finish()), text);
+  Xxh3Digest digest;
+  EXPECT_TRUE(from_hex(text, digest));
+  EXPECT_EQ(digest, Xxh3().finish());
+  for (const std::string& bad : {text + "0", text.substr(1), "g" + text.substr(1), std::string()}) EXPECT_FALSE(from_hex(bad, digest)) << bad;
+}
+
 TEST(Hash, HexIsStrict) {
   const std::string good = to_hex(sha256({}));
   Sha256Digest digest;

@@ -25,6 +25,7 @@ Json to_json(const Entries& entries) {
     Json e = Json::object();
     e.set("sha256", to_hex(entry.sha256));
     e.set("size", entry.size_bytes);
+    if (entry.xxh3) e.set("xxh3", to_hex(*entry.xxh3));
     object.as_object().emplace_back(name, std::move(e));  // names are unique: no search
   }
   return object;
@@ -40,13 +41,14 @@ Status check_keys(const Json& object, std::initializer_list<std::string_view> kn
   return ok_status();
 }
 
-Status read_entries(const Json& json, const char* section, Entries& out) {
+Status read_entries(const Json& json, const char* section, bool may_have_xxh3, Entries& out) {
   const Json* object = json.find(section);
   if (object == nullptr || !object->is_object()) return error(StatusCode::kCorrupt, "no object \"{}\"", section);
   for (const auto& [name, e] : object->as_object()) {
     const std::string where = format("{} {}: ", section, json_quote(name.substr(0, 128)));
     if (!e.is_object()) return error(StatusCode::kCorrupt, "{}expected an object, found {}", where, e.type_name());
-    PM_RETURN_IF_ERROR(check_keys(e, {"sha256", "size"}, where));
+    const Json* xxh3 = may_have_xxh3 ? e.find("xxh3") : nullptr;
+    PM_RETURN_IF_ERROR(xxh3 != nullptr ? check_keys(e, {"sha256", "size", "xxh3"}, where) : check_keys(e, {"sha256", "size"}, where));
     const Json* digest = e.find("sha256");
     const Json* size = e.find("size");
     LockFile::Entry entry;
@@ -57,6 +59,9 @@ Status read_entries(const Json& json, const char* section, Entries& out) {
       return error(StatusCode::kCorrupt, "{}\"size\" must be a non-negative integer", where);
     }
     entry.size_bytes = static_cast<uint64_t>(size->as_int());
+    if (xxh3 != nullptr && (!xxh3->is_string() || !from_hex(xxh3->as_string(), entry.xxh3.emplace()))) {
+      return error(StatusCode::kCorrupt, "{}\"xxh3\" must be 32 hexadecimal digits", where);
+    }
     out.emplace_hint(out.end(), name, entry);
   }
   return ok_status();
@@ -136,9 +141,9 @@ Result<LockFile> parse_lock_json(std::string_view text) {
       check_keys(json, {"format_version", "tool_version", "created", "model_digest", "files", "tensors", "experts"}, ""));
   PM_RETURN_IF_ERROR(read_text(json, "tool_version", lock.tool_version));
   PM_RETURN_IF_ERROR(read_text(json, "created", lock.created));
-  PM_RETURN_IF_ERROR(read_entries(json, "files", lock.files));
-  PM_RETURN_IF_ERROR(read_entries(json, "tensors", lock.tensors));
-  PM_RETURN_IF_ERROR(read_entries(json, "experts", lock.experts));
+  PM_RETURN_IF_ERROR(read_entries(json, "files", false, lock.files));
+  PM_RETURN_IF_ERROR(read_entries(json, "tensors", false, lock.tensors));
+  PM_RETURN_IF_ERROR(read_entries(json, "experts", true, lock.experts));
   for (const auto& [name, entry] : lock.files) {
     if (!is_plain_file_name(name))
       return error(StatusCode::kCorrupt, "files {}: expected a plain file name", json_quote(name.substr(0, 128)));

@@ -23,6 +23,7 @@ LockFile sample() {
   lock.tensors["model.norm.weight"] = {digest_of("norm"), 128};
   lock.experts["layers.0.experts.1"] = {digest_of("one"), uint64_t{1} << 40};
   lock.experts["layers.0.experts.10"] = {digest_of("ten"), 0};
+  lock.experts["layers.0.experts.10"].xxh3 = Xxh3Digest{.low = 1, .high = 0xab00000000000000};
   return lock;
 }
 
@@ -38,6 +39,9 @@ TEST(LockFile, RoundTripIsExactAndTextIsStable) {
   EXPECT_EQ(back->tool_version, "0.1.0");
   EXPECT_EQ(back->created, "2026-11-30T06:00:00Z");
   EXPECT_EQ(lock_to_json(*back), text);
+  EXPECT_THAT(text, HasSubstr("\"xxh3\": \"ab000000000000000000000000000001\""));
+  EXPECT_EQ(back->experts.at("layers.0.experts.10").xxh3, lock.experts.at("layers.0.experts.10").xxh3);
+  EXPECT_EQ(back->experts.at("layers.0.experts.1").xxh3, std::nullopt);
   // The keys in the order of the format's description.
   std::vector<std::string> keys;
   const Json json = *parse_json(text);
@@ -64,6 +68,7 @@ TEST(LockFile, DigestNamesTheEntriesOnly) {
   EXPECT_TRUE(differs([](LockFile& l) { l.files["config.json"].size_bytes = 7; }));
   EXPECT_TRUE(differs([](LockFile& l) { l.experts.erase("layers.0.experts.10"); }));
   EXPECT_TRUE(differs([](LockFile& l) { l.tensors["x"] = {}; }));
+  EXPECT_FALSE(differs([](LockFile& l) { l.experts["layers.0.experts.1"].xxh3 = Xxh3Digest{}; })) << "a model has one digest, with XXH3 or without";
   EXPECT_TRUE(differs([](LockFile& l) { l.files.swap(l.tensors); }));
   // An entry that moves to the neighbouring section.
   EXPECT_TRUE(differs([](LockFile& l) {
@@ -111,6 +116,10 @@ TEST(LockFile, DamageIsNamed) {
        "files \"config.json\": \"size\" must be a non-negative integer"},
       {edited("\"size\": 6", "\"size\": 6.5"), StatusCode::kCorrupt, "non-negative integer"},
       {edited("\"size\": 6", "\"size\": 6, \"note\": 1"), StatusCode::kCorrupt, "files \"config.json\": unknown key \"note\""},
+      {edited("\"size\": 6", "\"size\": 6, \"xxh3\": \"ab000000000000000000000000000001\""), StatusCode::kCorrupt,
+       "files \"config.json\": unknown key \"xxh3\""},
+      {edited("\"ab00000000000000", "\"b00000000000000"), StatusCode::kCorrupt, "\"xxh3\" must be 32 hexadecimal digits"},
+      {edited("\"ab000000000000000000000000000001\"", "7"), StatusCode::kCorrupt, "\"xxh3\" must be 32 hexadecimal digits"},
       {edited("\"size\": 6", "\"size\": 7"), StatusCode::kCorrupt, "\"model_digest\" does not match"},
       {edited("\"config.json\"", "\"../config.json\""), StatusCode::kCorrupt, "expected a plain file name"},
       {edited("model.norm", "model\\u0001norm"), StatusCode::kCorrupt, "control characters"},

@@ -84,7 +84,7 @@ TEST(Run, StatsHaveTheKeysOfTheContract) {
     EXPECT_GT(at(j, key).as_double(), 0) << key;
   }
   const Json& experts = at(j, "experts");
-  for (const char* key : {"hits", "misses", "bytes_read", "evicted", "verified_sha256", "verified_xxh3"})
+  for (const char* key : {"hits", "misses", "bytes_read", "evicted", "verified_sha256", "verified_lock_xxh3", "verified_xxh3"})
     EXPECT_GE(int_at(experts, key), 0) << key;
   EXPECT_EQ(at(j, "expert_layers").as_array().size(), 3u);
   EXPECT_TRUE(at(j, "fallbacks").is_object());
@@ -268,6 +268,18 @@ TEST(Lock, WriteCheckDamageCheck) {
       run_shell("$P run " + model + " --tokens 1 -n 1 --greedy --require-lock --stats json --log-level warning");
   EXPECT_EQ(run.exit_code, kExitOk) << run.err;
   EXPECT_EQ(at(json_of(run.err), "model_digest"), at(json_of(made.out), "model_digest"));
+
+  const ShellResult fast = run_shell("$P run " + model + " --tokens 1 -n 1 --greedy --verify fast --stats json --log-level warning");
+  EXPECT_EQ(fast.exit_code, kExitOk) << fast.err;
+  EXPECT_GT(int_at(at(json_of(fast.err), "experts"), "verified_lock_xxh3"), 0);
+  EXPECT_EQ(int_at(at(json_of(fast.err), "experts"), "verified_sha256"), 0);
+  // A lock of an earlier version has no XXH3: still good, but not for that.
+  run_shell("sed -i -z 's/,\\s*\"xxh3\": \"[0-9a-f]*\"//g' " + model + "/pointsman.lock.json");
+  EXPECT_EQ(run_shell("$P lock " + model + " --check").exit_code, kExitOk);
+  EXPECT_EQ(run_shell("$P run " + model + " --tokens 1 -n 1 --require-lock").exit_code, kExitOk);
+  const ShellResult without = run_shell("$P run " + model + " --tokens 1 -n 1 --verify fast");
+  EXPECT_EQ(without.exit_code, kExitRefused);
+  EXPECT_THAT(without.err, HasSubstr("no XXH3-128"));
 
   run_shell("printf x | dd of=" + model + "/config.json bs=1 seek=0 conv=notrunc 2>/dev/null");
   const ShellResult bad = run_shell("$P lock " + model + " --check --json");

@@ -27,6 +27,8 @@ void EngineFlags::declare(ArgParser& args) {
   args.option("--router-guard", router_guard,
               "when routing weights are not finite or do not sum to 1: refuse (default) or uniform");
   args.option("--route-noise", route_noise, "add Gumbel noise with this seed to the routes (default: none)");
+  args.option("--verify", verify,
+              "an expert's first read: full (default), against the lock file's SHA-256; fast, against its XXH3-128: notices damage, not tampering");
   args.flag("--require-lock", require_lock, "refuse a model without pointsman.lock.json");
   args.flag("--no-fallback", no_fallback, "a missing kernel is an error instead of a counted run of the reference");
   args.option("--device", device, "cpu");
@@ -73,7 +75,8 @@ Result<EngineOptions> EngineFlags::options() const {
   } else if (router_guard != "refuse") {
     return error(StatusCode::kInvalidArgument, "--router-guard {}: expected refuse or uniform", router_guard);
   }
-  o.verify = require_lock ? VerifyPolicy::kRequired : VerifyPolicy::kAuto;
+  if (verify != "full" && verify != "fast") return error(StatusCode::kInvalidArgument, "--verify {}: expected full or fast", verify);
+  o.verify = verify == "fast" ? VerifyPolicy::kFast : require_lock ? VerifyPolicy::kRequired : VerifyPolicy::kAuto;
   o.allow_fallback = !no_fallback;
   o.route_noise = route_noise >= 0;
   o.route_noise_seed = route_noise >= 0 ? static_cast<uint64_t>(route_noise) : 0;

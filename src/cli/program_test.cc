@@ -124,6 +124,7 @@ TEST(Program, RefusedInputIsThree) {
       {"run " + m + " --tokens 1,2,3,4,5 -c 4", "context"},
       {"run " + m + " --tokens 320", "token 320"},
       {"run " + m + " -p a --require-lock", "pointsman.lock.json"},
+      {"run " + m + " -p a --verify fast", "pointsman.lock.json"},
       {"run " + m + " -p a --place 'layers.77.experts=pinned'", "layers.77.experts"},
       {"run " + m + " -p a --policy none", "none"},
       {"lock " + m + " --check", "pointsman.lock.json"},

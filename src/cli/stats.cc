@@ -24,6 +24,7 @@ Json to_json(const ExpertStats& e) {
   j.set("evicted", e.evicted);
   j.set("bytes_read", e.bytes_read);
   j.set("verified_sha256", e.verified_sha256);
+  j.set("verified_lock_xxh3", e.verified_lock_xxh3);
   j.set("verified_xxh3", e.verified_xxh3);
   j.set("read_s", e.read_s);
   j.set("wait_s", e.wait_s);

@@ -102,7 +102,7 @@ Status check_locked_files(FileSystem& fs, const std::string& directory, const Lo
 Result<std::optional<LockFile>> find_lock(FileSystem& fs, const EngineOptions& options) {
   Result<LockFile> lock = read_lock_file(fs, options.model_dir);
   if (lock.ok()) return std::optional<LockFile>(std::move(*lock));
-  if (lock.status().code() != StatusCode::kNotFound || options.verify == VerifyPolicy::kRequired) return lock.status();
+  if (lock.status().code() != StatusCode::kNotFound || options.verify != VerifyPolicy::kAuto) return lock.status();
   log_warning("{}: no {}: weights are compared only with their own first read; 'pointsman lock' makes one", options.model_dir,
               kLockFileName);
   return std::optional<LockFile>();
@@ -218,7 +218,9 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& given, const Pl
     ExpertStoreOptions store{.num_slots = e.plan.num_slots,
                              .num_readers = options.num_readers,
                              .policy = options.policy,
-                             .verify = e.model_digest.empty() ? VerifyMode::kFirstRead : VerifyMode::kLockRequired,
+                             .verify = e.model_digest.empty()                       ? VerifyMode::kFirstRead
+                                       : options.verify == VerifyPolicy::kFast ? VerifyMode::kLockFast
+                                                                               : VerifyMode::kLockRequired,
                              .compute_stream = e.stream.get()};
     for (const Placement p : model.placement.experts) store.keep_layer.push_back(p != Placement::kOnDemand);
     PM_ASSIGN_OR_RETURN(e.store, ExpertStore::make(*e.device, e.budget, *e.checkpoint, *e.binding.experts, store));
@@ -261,7 +263,7 @@ EngineStats Engine::stats() const {
     for (size_t i = 0; i < layers.size(); ++i) {
       const ExpertLayerStats& l = layers[i];
       const ExpertStats one{.hits = l.hits, .misses = l.misses, .evicted = l.evicted, .bytes_read = l.bytes_read,
-                            .verified_sha256 = l.verified_sha256, .verified_xxh3 = l.verified_xxh3,
+                            .verified_sha256 = l.verified_sha256, .verified_lock_xxh3 = l.verified_lock_xxh3, .verified_xxh3 = l.verified_xxh3,
                             .read_s = static_cast<double>(l.read_ns) * 1e-9, .wait_s = static_cast<double>(l.wait_ns) * 1e-9, .prefetched = l.prefetched,
                             .prefetch_hits = l.prefetch_hits, .prefetch_bytes = l.prefetch_bytes,
                             .prefetch_failed = l.prefetch_failed};
@@ -272,6 +274,7 @@ EngineStats Engine::stats() const {
       s.experts.evicted += one.evicted;
       s.experts.bytes_read += one.bytes_read;
       s.experts.verified_sha256 += one.verified_sha256;
+      s.experts.verified_lock_xxh3 += one.verified_lock_xxh3;
       s.experts.verified_xxh3 += one.verified_xxh3;
       s.experts.read_s += one.read_s;
       s.experts.wait_s += one.wait_s;

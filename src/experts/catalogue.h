@@ -44,6 +44,7 @@ struct ExpertPartInfo {
 struct ExpertInfo {
   std::array<ExpertPartInfo, kMaxExpertParts> parts;
   std::optional<Sha256Digest> sha256;  // absent without a lock file
+  std::optional<Xxh3Digest> xxh3;      // of the same bytes; absent where the lock file has none
   uint64_t size_bytes() const {
     uint64_t total = 0;
     for (const ExpertPartInfo& p : parts) total += p.size_bytes;

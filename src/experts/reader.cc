@@ -10,8 +10,8 @@ namespace pointsman {
 
 Result<std::unique_ptr<ExpertReader>> ExpertReader::make(Device& device, Device& host, MemoryBudget& budget,
                                                          const Checkpoint& checkpoint, const ExpertCatalogue& catalogue,
-                                                         Stream* compute, bool drop_page_cache) {
-  auto reader = std::unique_ptr<ExpertReader>(new ExpertReader(checkpoint, catalogue, compute, drop_page_cache));
+                                                         Stream* compute, bool drop_page_cache, bool verify_fast) {
+  auto reader = std::unique_ptr<ExpertReader>(new ExpertReader(checkpoint, catalogue, compute, drop_page_cache, verify_fast));
   if (!device.host_visible()) {
     PM_ASSIGN_OR_RETURN(reader->staging_, Buffer::make(host, budget, MemoryClass::kReadBuffers, kStagingBytesPerReader));
     PM_ASSIGN_OR_RETURN(reader->stream_, device.make_stream());
@@ -22,7 +22,7 @@ Result<std::unique_ptr<ExpertReader>> ExpertReader::make(Device& device, Device&
 Status ExpertReader::read(int moe_layer_idx, int expert_id, std::byte* slot, uint64_t compute_ticket,
                           RememberedDigest& remembered, ReadOutcome& outcome) {
   const ExpertInfo& info = catalogue_.at(moe_layer_idx, expert_id);
-  const bool with_sha256 = info.sha256.has_value() && !remembered.known;
+  const bool with_sha256 = info.sha256.has_value() && !remembered.known && !verify_fast_;
   sha256_.reset();
   xxh3_.reset();
   slot_ticket_ = compute_ticket;
@@ -105,10 +105,9 @@ Status ExpertReader::check(int moe_layer_idx, int expert_id, bool with_sha256, s
   if (remembered.known) {
     if (found != remembered.xxh3) {
       return error(StatusCode::kCorrupt,
-                   "{}: the bytes are not those that were verified before in this process: xxh3 {:016x}{:016x} expected "
-                   "{:016x}{:016x}; the file, the disk or the memory changed: run 'pointsman lock --check'",
-                   catalogue_.describe(moe_layer_idx, expert_id, checkpoint_), found.high, found.low, remembered.xxh3.high,
-                   remembered.xxh3.low);
+                   "{}: the bytes are not those that were verified before in this process: xxh3 {} expected {}; the "
+                   "file, the disk or the memory changed: run 'pointsman lock --check'",
+                   catalogue_.describe(moe_layer_idx, expert_id, checkpoint_), to_hex(found), to_hex(remembered.xxh3));
     }
     outcome.verified_xxh3 = true;
     return ok_status();
@@ -121,6 +120,14 @@ Status ExpertReader::check(int moe_layer_idx, int expert_id, bool with_sha256, s
                    catalogue_.describe(moe_layer_idx, expert_id, checkpoint_), to_hex(digest), to_hex(*info.sha256));
     }
     outcome.verified_sha256 = true;
+  }
+  if (verify_fast_ && info.xxh3) {
+    if (found != *info.xxh3) {
+      return error(StatusCode::kCorrupt,
+                   "{}: xxh3 {} expected {}; fetch the shard again, or run 'pointsman lock --check' for the whole list",
+                   catalogue_.describe(moe_layer_idx, expert_id, checkpoint_), to_hex(found), to_hex(*info.xxh3));
+    }
+    outcome.verified_lock_xxh3 = true;
   }
   remembered = {.xxh3 = found, .known = true};
   if (stream_ == nullptr) warn_of_nonsense(moe_layer_idx, expert_id, slot);

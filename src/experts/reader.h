@@ -38,16 +38,17 @@ struct RememberedDigest {
 struct ReadOutcome {
   uint64_t bytes = 0;  // read, whatever came of them
   bool verified_sha256 = false;
+  bool verified_lock_xxh3 = false;
   bool verified_xxh3 = false;
 };
 
 class ExpertReader {
  public:
   // `compute` is the stream whose work may still read a slot, or null. Charges staging to kReadBuffers when the device is not
-  // host_visible.
+  // host_visible. `verify_fast`: first reads are held against the lock's XXH3-128, not against its SHA-256.
   static Result<std::unique_ptr<ExpertReader>> make(Device& device, Device& host, MemoryBudget& budget,
                                                     const Checkpoint& checkpoint, const ExpertCatalogue& catalogue,
-                                                    Stream* compute, bool drop_page_cache);
+                                                    Stream* compute, bool drop_page_cache, bool verify_fast = false);
 
   // Fills `slot` (device address) and verifies. `compute_ticket` is waited for before the first byte of the slot changes. On
   // failure the slot's contents are arbitrary and nothing writes to it any more.
@@ -55,8 +56,8 @@ class ExpertReader {
               ReadOutcome& outcome);
 
  private:
-  ExpertReader(const Checkpoint& checkpoint, const ExpertCatalogue& catalogue, Stream* compute, bool drop_page_cache)
-      : checkpoint_(checkpoint), catalogue_(catalogue), compute_(compute), drop_page_cache_(drop_page_cache) {}
+  ExpertReader(const Checkpoint& checkpoint, const ExpertCatalogue& catalogue, Stream* compute, bool drop_page_cache, bool verify_fast)
+      : checkpoint_(checkpoint), catalogue_(catalogue), compute_(compute), drop_page_cache_(drop_page_cache), verify_fast_(verify_fast) {}
   struct Run {
     uint32_t file_idx;
     uint64_t offset, bytes, slot_offset;
@@ -70,7 +71,7 @@ class ExpertReader {
   const Checkpoint& checkpoint_;
   const ExpertCatalogue& catalogue_;
   Stream* const compute_;
-  const bool drop_page_cache_;
+  const bool drop_page_cache_, verify_fast_;
   Sha256 sha256_;
   Xxh3 xxh3_;
   Buffer staging_;                  // empty: read straight into the slot

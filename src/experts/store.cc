@@ -94,6 +94,11 @@ Status check_arguments(const Device& device, const Checkpoint& checkpoint, const
             "{}: no digest '{}' in {}; make one with 'pointsman lock' from a copy that you trust, or allow unlocked models",
             catalogue.describe(layer, expert, checkpoint), catalogue.lock_key(layer, expert), kLockFileName);
       }
+      if (options.verify == VerifyMode::kLockFast && !info.xxh3) {
+        return error(StatusCode::kNotFound,
+                     "{}: no XXH3-128 for '{}' in {}, which fast verification needs; write the file anew with 'pointsman lock', or verify in full",
+                     catalogue.describe(layer, expert, checkpoint), catalogue.lock_key(layer, expert), kLockFileName);
+      }
     }
   }
   if (!device.host_visible() && options.compute_stream == nullptr) {
@@ -207,6 +212,7 @@ void ExpertStore::Impl::finish_job(Job job, const Slot& slot, Status status, con
   s.bytes_read += outcome.bytes;
   s.read_ns += read_ns;
   s.verified_sha256 += outcome.verified_sha256;
+  s.verified_lock_xxh3 += outcome.verified_lock_xxh3;
   s.verified_xxh3 += outcome.verified_xxh3;
   if (job.batch_idx < 0) {
     s.prefetch_bytes += outcome.bytes;
@@ -316,7 +322,8 @@ Result<std::unique_ptr<ExpertStore>> ExpertStore::make(Device& device, MemoryBud
   PM_ASSIGN_OR_RETURN(impl->slots, Buffer::make(device, budget, MemoryClass::kExpertSlots, cost.slots_bytes));
   for (int i = 0; i < impl->options.num_readers; ++i) {
     PM_ASSIGN_OR_RETURN(auto reader, ExpertReader::make(device, *impl->host, budget, checkpoint, catalogue, impl->compute,
-                                                        impl->options.drop_page_cache));
+                                                        impl->options.drop_page_cache,
+                                                        impl->options.verify == VerifyMode::kLockFast));
     impl->readers.push_back(std::move(reader));
   }
   for (const auto& reader : impl->readers) {

@@ -9,7 +9,7 @@
 // submitted as handles are released: two slots are enough to run any model.
 //
 // The first read of an expert in this process is checked against the lock file's SHA-256 and its XXH3-128 is remembered; every
-// later read is checked against that. A mismatch, a short read or an I/O error is a named error of next(); the slot never
+// later read is checked against that (VerifyMode::kLockFast: the first read against the lock file's XXH3-128). A mismatch, a short read or an I/O error is a named error of next(); the slot never
 // becomes visible, and the step emits no token.
 //
 // Experts that are known before their layer is reached are read ahead: prefetch() submits them behind the reads of batches, into slots
@@ -38,7 +38,11 @@
 
 namespace pointsman {
 
-enum class VerifyMode { kLockRequired, kFirstRead };  // kFirstRead: without a digest, the first read is trusted and remembered
+enum class VerifyMode {
+  kLockRequired,  // the first read against the lock's SHA-256
+  kLockFast,      // the first read against the lock's XXH3-128: notices damage, not tampering
+  kFirstRead,     // as kLockRequired; without a digest, the first read is trusted and remembered
+};
 
 struct ExpertStoreOptions {
   int64_t num_slots = 0;                 // >= 2, or all experts
@@ -59,7 +63,7 @@ struct ExpertLayerStats {
   uint64_t hits = 0, misses = 0;
   uint64_t evicted = 0;     // experts of this layer that left to make room
   uint64_t bytes_read = 0;  // also of reads that failed later
-  uint64_t verified_sha256 = 0, verified_xxh3 = 0;
+  uint64_t verified_sha256 = 0, verified_lock_xxh3 = 0, verified_xxh3 = 0;
   uint64_t read_ns = 0;  // reading, verifying, copying; summed over readers
   uint64_t wait_ns = 0;  // the model's thread waited for a read
   // Read ahead, and of those the ones that a batch then asked for (they are hits). prefetch_bytes are those of reads
@@ -96,7 +100,7 @@ class ExpertStore {
  public:
   // Charges slots (kExpertSlots), staging (kReadBuffers, only where the device is not host_visible), its own tables
   // (kCatalogue; the catalogue's own are its owner's to charge) and reader stacks (kThreadStacks). All arguments outlive the
-  // store. kNotFound names an expert without a digest when the mode is kLockRequired; no weight is read.
+  // store. kNotFound names an expert without the digest that the mode requires; no weight is read.
   static Result<std::unique_ptr<ExpertStore>> make(Device& device, MemoryBudget& budget, const Checkpoint& checkpoint,
                                                    const ExpertCatalogue& catalogue, ExpertStoreOptions options);
   // What make() will charge in all, by class, without making anything: the plan's numbers.

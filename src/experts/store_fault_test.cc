@@ -90,6 +90,38 @@ TEST_F(StoreFaultTest, BytesThatChangeAfterTheyWereVerifiedAreNamed) {
   }
 }
 
+TEST_F(StoreFaultTest, FastVerificationHoldsTheFirstReadAgainstTheLocksXxh3) {
+  ExpertFixture f;
+  auto store = make(f, {.num_slots = 4, .verify = VerifyMode::kLockFast});
+  std::byte& victim = f.byte_on_disk(0, 1, ExpertPart::kUp, 5);
+  victim ^= std::byte{4};
+  const Status status = run(f, *store, 0, {1});
+  EXPECT_EQ(status.code(), StatusCode::kCorrupt);
+  EXPECT_TRUE(contains(status, "layer 1 expert 1")) << status.message();
+  EXPECT_TRUE(contains(status, " expected " + to_hex(*f.catalogue.at(0, 1).xxh3) + "; fetch")) << status.message();
+  victim ^= std::byte{4};
+  store->reset_stats();
+  EXPECT_TRUE(run(f, *store, 0, {0, 1}).ok());
+  store->evict_all();
+  EXPECT_TRUE(run(f, *store, 0, {0, 1}).ok());
+  EXPECT_EQ(store->stats()[0].verified_sha256, 0u);
+  EXPECT_EQ(store->stats()[0].verified_lock_xxh3, 2u);
+  EXPECT_EQ(store->stats()[0].verified_xxh3, 2u);
+  // Later reads are still held against the first.
+  store->evict_all();
+  victim ^= std::byte{4};
+  EXPECT_TRUE(contains(run(f, *store, 0, {1}), "verified before in this process"));
+}
+
+TEST_F(StoreFaultTest, FastVerificationNeedsALockWithXxh3) {
+  ExpertFixture f;
+  f.catalogue.at(2, 7).xxh3.reset();
+  const auto store = ExpertStore::make(*device, budget, *f.checkpoint, f.catalogue, {.num_slots = 4, .verify = VerifyMode::kLockFast});
+  EXPECT_EQ(store.status().code(), StatusCode::kNotFound);
+  EXPECT_TRUE(contains(store.status(), "expert 7")) << store.status().message();
+  EXPECT_TRUE(contains(store.status(), "pointsman lock")) << store.status().message();
+}
+
 TEST_F(StoreFaultTest, TwoExpertsSwappedOnDiskAreNoticed) {
   ExpertFixture f;
   auto store = make(f, {.num_slots = 4});

@@ -400,6 +400,7 @@ Status attach_digests(const LockFile& lock, ExpertCatalogue& catalogue) {
                      it->second.size_bytes, info.size_bytes());
       }
       info.sha256 = it->second.sha256;
+      info.xxh3 = it->second.xxh3;
     }
   }
   return ok_status();

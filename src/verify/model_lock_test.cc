@@ -120,6 +120,18 @@ TEST(ModelLock, EveryFlippedByteIsNamed) {
   EXPECT_EQ(c.mismatches[2].name, "layers.0.experts.3");
 }
 
+TEST(ModelLock, AWrongXxh3IsTheLocksOwnDamage) {
+  const Copy model;
+  LockFile lock = model.lock();
+  ASSERT_TRUE(lock.experts.begin()->second.xxh3.has_value());
+  EXPECT_TRUE(model.check(lock).mismatches.empty());
+  lock.experts.begin()->second.xxh3->low ^= 1;
+  const LockCheck c = model.check(lock);
+  ASSERT_EQ(c.mismatches.size(), 1u);
+  EXPECT_EQ(c.mismatches[0].name, lock.experts.begin()->first);
+  EXPECT_THAT(c.mismatches[0].what, HasSubstr("the lock file is damaged"));
+}
+
 TEST(ModelLock, FilesThatCameOrWentAreNamed) {
   const Copy model;
   const LockFile lock = model.lock();

@@ -90,6 +90,7 @@ ExpertFixture::ExpertFixture(ExpertFixtureShape s) : shape(s), catalogue(layer_i
     for (int expert = 0; expert < s.num_experts; ++expert) {
       ExpertInfo& info = catalogue.at(layer, expert);
       Sha256 hash;
+      Xxh3 fast;
       for (int part = 0; part < kNumWeightParts; ++part) {
         const TensorEntry* t = checkpoint->find(tensor_name(layer, expert, part));
         PM_CHECK(t != nullptr);
@@ -100,9 +101,11 @@ ExpertFixture::ExpertFixture(ExpertFixtureShape s) : shape(s), catalogue(layer_i
                                                  .rows = static_cast<int32_t>(t->shape[0]),
                                                  .cols = static_cast<int32_t>(t->shape[1])};
         hash.update(expected(layer, expert, static_cast<ExpertPart>(part)));
+        fast.update(expected(layer, expert, static_cast<ExpertPart>(part)));
       }
       info.place_parts();
       if (s.with_digests) info.sha256 = hash.finish();
+      if (s.with_digests) info.xxh3 = fast.finish();
     }
   }
   fs.reset_reads();
