@@ -38,6 +38,7 @@ class ResidencyPolicy {
  public:
   virtual ~ResidencyPolicy() = default;
   virtual void inserted(int slot) = 0;  // now holds an expert, as the newest. One read ahead of its use is inserted, and used later or never
+  virtual void touched(int slot) = 0;   // will be asked for soon, or so it is thought: recent, not counted
   virtual void used(int slot) = 0;      // a batch asked for the expert: a hit, or a miss right after inserted()
   virtual void removed(int slot) = 0;   // about to hold nothing; its fields are still those of the old expert
   // An evictable slot to make room for an expert of `layer`. -1 only when no slot is evictable. Asked only when none is free.

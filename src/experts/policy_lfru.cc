@@ -34,11 +34,8 @@ class LfruPolicy final : public ResidencyPolicy {
     if (is_hot_[args_.expert_in(slot)] != 0) return links_.push_back(hot_, slot);
     push_recent(slot);
   }
-  void used(int slot) override {
-    const size_t expert = args_.expert_in(slot);
-    uses_[expert] += uses_[expert] < UINT32_MAX ? 1 : 0;
-    counts_.add(expert, args_.slots[static_cast<size_t>(slot)].last_use);
-    if (is_hot_[expert] != 0) {
+  void touched(int slot) override {
+    if (is_hot_[args_.expert_in(slot)] != 0) {
       links_.remove(hot_, slot);
       return links_.push_back(hot_, slot);
     }
@@ -48,6 +45,12 @@ class LfruPolicy final : public ResidencyPolicy {
       links_.remove(recent_, slot);
     }
     push_recent(slot);
+  }
+  void used(int slot) override {
+    const size_t expert = args_.expert_in(slot);
+    uses_[expert] += uses_[expert] < UINT32_MAX ? 1 : 0;
+    counts_.add(expert, args_.slots[static_cast<size_t>(slot)].last_use);
+    touched(slot);
   }
   void removed(int slot) override {
     if (heap_.has(slot)) return heap_.remove(slot);

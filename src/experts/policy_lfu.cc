@@ -15,6 +15,7 @@ class LfuPolicy final : public ResidencyPolicy {
         heap_(args.slots.size(), Less{this}) {}
 
   void inserted(int slot) override { heap_.push(slot); }
+  void touched(int slot) override { heap_.raised(slot); }
   void used(int slot) override {
     counts_.add(args_.expert_in(slot), args_.slots[static_cast<size_t>(slot)].last_use);
     heap_.raised(slot);

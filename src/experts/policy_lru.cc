@@ -11,6 +11,7 @@ class LruPolicy final : public ResidencyPolicy {
  public:
   explicit LruPolicy(const PolicyArgs& args) : slots_(args.slots), links_(args.slots.size()) {}
   void inserted(int slot) override { links_.push_back(list_, slot); }
+  void touched(int slot) override { used(slot); }
   void used(int slot) override {
     links_.remove(list_, slot);
     links_.push_back(list_, slot);

@@ -19,6 +19,7 @@ class LruPerLayerPolicy final : public ResidencyPolicy {
         layers_(static_cast<size_t>(args.num_layers)) {}
 
   void inserted(int slot) override { links_.push_back(list_of(slot), slot); }
+  void touched(int slot) override { used(slot); }
   void used(int slot) override {
     links_.remove(list_of(slot), slot);
     links_.push_back(list_of(slot), slot);

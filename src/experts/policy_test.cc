@@ -190,7 +190,7 @@ TEST(Policies, LfruNeverEvictsTheHotSetThatEarlierRunsLearned) {
   for (int s = 0; s < 8; ++s) {
     const Slot& slot = d.r->slot(s);
     if (slot.layer == 0 && slot.expert == 3) continue;
-    d.r->hold(s);
+    d.r->use(s);
   }
   for (int e = 0; e < 8; ++e) {
     if (d.r->find(0, e) < 0) {

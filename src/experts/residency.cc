@@ -84,9 +84,18 @@ void Residency::use(int s) {
   if (!slot.is_kept) policy_->used(s);
 }
 
-void Residency::hold(int s) {
-  PM_CHECK(slot(s).state == SlotState::kResident);
-  ++slots_[static_cast<size_t>(s)].num_pins;
+void Residency::asked(int s) {
+  Slot& slot = slots_[static_cast<size_t>(s)];
+  PM_CHECK(slot.state == SlotState::kLoading);
+  slot.last_use = ++clock_;
+  if (!slot.is_kept) policy_->used(s);
+}
+
+void Residency::touch(int s) {
+  Slot& slot = slots_[static_cast<size_t>(s)];
+  PM_CHECK(slot.state == SlotState::kResident);
+  slot.last_use = ++clock_;
+  if (!slot.is_kept) policy_->touched(s);
 }
 
 Residency::Reservation Residency::reserve(int layer, int expert, For purpose) {

@@ -47,8 +47,10 @@ class Residency {
   // A slot for an expert that is in none: loading, pinned once. One that is read ahead counts as a use when a batch asks for it.
   enum class For { kUse, kReadAhead };
   Reservation reserve(int layer, int expert, For purpose = For::kUse);
-  // Pinned once more, and no use. REQUIRES: resident.
-  void hold(int s);
+  // A batch asks for what is still being read ahead. REQUIRES: loading.
+  void asked(int s);
+  // Recent, though nobody asked. REQUIRES: resident.
+  void touch(int s);
   void loaded(int s);   // loading -> resident; the pin stays
   void abandon(int s);  // loading -> free
   // Drops one pin. A non-zero `ticket` is the work that must have been passed before the slot is overwritten.

@@ -53,6 +53,7 @@ struct Job {
 // What a slot's bytes have to do with reading ahead.
 struct AheadSlot {
   bool is_unused = false;      // read ahead, and no batch has asked for it
+  bool is_predicted = false;   // a guess: dropped when its layer is reached without asking for it
   int32_t joined_idx = -1;     // being read ahead, and the batch waits for it under this index
 };
 
@@ -122,11 +123,14 @@ struct ExpertStore::Impl {
         stats(static_cast<size_t>(c.num_layers())),
         jobs(static_cast<size_t>(options.num_slots)),
         ahead(static_cast<size_t>(options.num_slots)),
+        guessed(static_cast<size_t>(options.num_slots)),
         ahead_slots(static_cast<size_t>(options.num_slots)),
         ready(static_cast<size_t>(c.num_experts())),
         ids(static_cast<size_t>(c.num_experts())),
         waiting(static_cast<size_t>(c.num_experts())),
-        seen_in_batch(static_cast<size_t>(c.num_experts()), 0) {}
+        seen_in_batch(static_cast<size_t>(c.num_experts()), 0) {
+    guesses.reserve(static_cast<size_t>(c.num_experts()));
+  }
 
   // The vectors and rings above.
   static uint64_t table_bytes(const ExpertCatalogue& c, const ExpertStoreOptions& o) {
@@ -134,8 +138,8 @@ struct ExpertStore::Impl {
     const auto layers = static_cast<uint64_t>(c.num_layers());
     const auto experts = static_cast<uint64_t>(c.num_experts());
     return sizeof(Impl) + Residency::table_bytes(slots, layers, experts) + layers * experts * sizeof(RememberedDigest) +
-           layers * sizeof(ExpertLayerStats) + 2 * Ring<Job>::table_bytes(slots) +
-           slots * sizeof(AheadSlot) + 2 * Ring<Job>::table_bytes(experts) +
+           layers * sizeof(ExpertLayerStats) + 3 * Ring<Job>::table_bytes(slots) +
+           slots * sizeof(AheadSlot) + experts * sizeof(int32_t) + 2 * Ring<Job>::table_bytes(experts) +
            Ring<int32_t>::table_bytes(experts) + experts * sizeof(uint64_t) +
            static_cast<uint64_t>(o.num_readers) * kReaderTableBytes;
   }
@@ -152,6 +156,14 @@ struct ExpertStore::Impl {
   void run_reader(ExpertReader& reader);
   // Takes the job of a slot out of the queue of reads ahead; false when a reader has it already.
   bool take_ahead(int32_t slot);
+  // When no read of a batch waits or is under way.
+  bool may_start_guess() const { return !guessed.empty() && num_reading == 0; }
+  static bool take_from(Ring<Job>& queue, int32_t slot);
+  // A batch asks for what is in a slot, or on its way there.
+  void take(int32_t slot, int32_t batch_idx);
+  // Guesses about a layer whose routes are known now: reads that have not begun are dropped, the others were for nothing.
+  void end_guesses(int moe_layer_idx);
+  void count_waste(int moe_layer_idx) { stats_of(moe_layer_idx).predicted_wasted_bytes += catalogue.at(moe_layer_idx, 0).size_bytes(); }
   // Gives up a queued read ahead, so that a batch gets its slot. False when there is none.
   bool drop_one_ahead();
   // Gives up all of them and waits for those in flight.
@@ -173,8 +185,10 @@ struct ExpertStore::Impl {
   std::unique_ptr<Residency> residency;
   std::vector<ExpertLayerStats> stats;
   Ring<Job> jobs;   // submitted, not taken by a reader
-  Ring<Job> ahead;  // the same for reads ahead: taken when `jobs` is empty
+  Ring<Job> ahead;    // the same for reads ahead: taken when `jobs` is empty
+  Ring<Job> guessed;  // and of those the guesses: taken when no batch reads
   std::vector<AheadSlot> ahead_slots;
+  std::vector<int32_t> guesses;  // slots of the last prediction
   int num_reading_ahead = 0;
   int num_joined = 0;  // slots with a joined_idx
   Ring<Job> ready;  // resident, pinned, not handed out
@@ -200,8 +214,11 @@ void ExpertStore::Impl::submit_waiting() {
     const Residency::Reservation r = residency->reserve(layer, ids[static_cast<size_t>(waiting.front())]);
     if (r.slot < 0 && drop_one_ahead()) continue;
     if (r.slot < 0) return;
-    ahead_slots[static_cast<size_t>(r.slot)] = {};
-    if (r.evicted_layer >= 0) ++stats_of(r.evicted_layer).evicted;
+    const AheadSlot before = std::exchange(ahead_slots[static_cast<size_t>(r.slot)], {});
+    if (r.evicted_layer >= 0) {
+      ++stats_of(r.evicted_layer).evicted;
+      if (before.is_predicted && before.is_unused) count_waste(r.evicted_layer);
+    }
     jobs.push({.slot = r.slot, .batch_idx = waiting.pop()});
     work.notify_one();
   }
@@ -215,14 +232,15 @@ void ExpertStore::Impl::finish_job(Job job, const Slot& slot, Status status, con
   s.verified_lock_xxh3 += outcome.verified_lock_xxh3;
   s.verified_xxh3 += outcome.verified_xxh3;
   if (job.batch_idx < 0) {
-    s.prefetch_bytes += outcome.bytes;
+    const bool predicted = ahead_slots[static_cast<size_t>(job.slot)].is_predicted;
+    (predicted ? s.predicted_bytes : s.prefetch_bytes) += outcome.bytes;
     --num_reading_ahead;
     const int32_t joined = std::exchange(ahead_slots[static_cast<size_t>(job.slot)].joined_idx, -1);
     num_joined -= joined >= 0 ? 1 : 0;
     if (!status.ok()) {
       residency->abandon(job.slot);
       ahead_slots[static_cast<size_t>(job.slot)] = {};
-      if (joined < 0) ++s.prefetch_failed;
+      if (joined < 0) ++(predicted ? s.predicted_failed : s.prefetch_failed);
       if (joined >= 0 && failure.ok()) failure = std::move(status);
     } else {
       residency->loaded(job.slot);
@@ -243,16 +261,16 @@ void ExpertStore::Impl::finish_job(Job job, const Slot& slot, Status status, con
     residency->abandon(job.slot);
     if (failure.ok()) failure = std::move(status);
   }
-  --num_reading;
+  if (--num_reading == 0 && !guessed.empty()) work.notify_all();
   progress.notify_one();
 }
 
 void ExpertStore::Impl::run_reader(ExpertReader& reader) {
   std::unique_lock lock(mutex);
   for (;;) {
-    work.wait(lock, [this] { return stop || !jobs.empty() || !ahead.empty(); });
+    work.wait(lock, [this] { return stop || !jobs.empty() || !ahead.empty() || may_start_guess(); });
     if (stop) return;
-    const Job job = jobs.empty() ? ahead.pop() : jobs.pop();
+    const Job job = !jobs.empty() ? jobs.pop() : !ahead.empty() ? ahead.pop() : guessed.pop();
     ++(job.batch_idx < 0 ? num_reading_ahead : num_reading);
     const Slot slot = residency->slot(job.slot);
     RememberedDigest& digest = remembered_of(slot);
@@ -269,22 +287,70 @@ void ExpertStore::Impl::run_reader(ExpertReader& reader) {
   }
 }
 
-bool ExpertStore::Impl::take_ahead(int32_t slot) {
+bool ExpertStore::Impl::take_from(Ring<Job>& queue, int32_t slot) {
   bool found = false;
-  for (size_t i = ahead.size(); i > 0; --i) {
-    const Job job = ahead.pop();
+  for (size_t i = queue.size(); i > 0; --i) {
+    const Job job = queue.pop();
     if (job.slot == slot) {
       found = true;
     } else {
-      ahead.push(job);
+      queue.push(job);
     }
   }
   return found;
 }
 
+bool ExpertStore::Impl::take_ahead(int32_t slot) {
+  return take_from(ahead_slots[static_cast<size_t>(slot)].is_predicted ? guessed : ahead, slot);
+}
+
+void ExpertStore::Impl::take(int32_t slot, int32_t batch_idx) {
+  ExpertLayerStats& s = stats_of(layer);
+  AheadSlot& a = ahead_slots[static_cast<size_t>(slot)];
+  const bool was_unused = std::exchange(a.is_unused, false);
+  const bool is_here = residency->slot(slot).state == SlotState::kResident;
+  if (is_here) {
+    residency->use(slot);
+    ready.push({.slot = slot, .batch_idx = batch_idx});
+  } else {
+    residency->asked(slot);
+    if (take_ahead(slot)) {
+      jobs.push({.slot = slot, .batch_idx = batch_idx});
+      work.notify_one();
+      if (a.is_predicted) {  // right, and too late to help
+        ++s.misses;
+        ++s.predicted_dropped;
+        return;
+      }
+    } else {
+      a.joined_idx = batch_idx;
+      ++num_joined;
+    }
+  }
+  ++s.hits;
+  if (was_unused) ++(a.is_predicted ? s.predicted_used : s.prefetch_hits);
+}
+
+void ExpertStore::Impl::end_guesses(int moe_layer_idx) {
+  for (const int32_t slot : guesses) {
+    AheadSlot& a = ahead_slots[static_cast<size_t>(slot)];
+    if (!a.is_predicted || !a.is_unused || residency->slot(slot).layer != moe_layer_idx) continue;
+    if (take_ahead(slot)) {
+      residency->abandon(slot);
+      ++stats_of(moe_layer_idx).predicted_dropped;
+      a = {};
+    } else {
+      count_waste(moe_layer_idx);
+      a.is_unused = false;
+    }
+  }
+  guesses.clear();
+}
+
 bool ExpertStore::Impl::drop_one_ahead() {
-  if (ahead.empty()) return false;
-  const Job job = ahead.pop();
+  if (ahead.empty() && guessed.empty()) return false;
+  const Job job = guessed.empty() ? ahead.pop() : guessed.pop();
+  if (ahead_slots[static_cast<size_t>(job.slot)].is_predicted) ++stats_of(residency->slot(job.slot).layer).predicted_dropped;
   residency->abandon(job.slot);
   ahead_slots[static_cast<size_t>(job.slot)] = {};
   return true;
@@ -375,24 +441,13 @@ Status ExpertStore::begin(int moe_layer_idx, std::span<const int32_t> expert_ids
     m.ids[i] = expert_ids[i];
     const int slot = m.residency->find(moe_layer_idx, expert_ids[i]);
     if (slot >= 0) {
-      ++stats.hits;
-      AheadSlot& ahead = m.ahead_slots[static_cast<size_t>(slot)];
-      stats.prefetch_hits += std::exchange(ahead.is_unused, false) ? 1 : 0;
-      if (m.residency->slot(slot).state == SlotState::kResident) {
-        m.residency->use(slot);
-        m.ready.push({.slot = slot, .batch_idx = static_cast<int32_t>(i)});
-      } else if (m.take_ahead(slot)) {
-        m.jobs.push({.slot = slot, .batch_idx = static_cast<int32_t>(i)});
-        m.work.notify_one();
-      } else {
-        ahead.joined_idx = static_cast<int32_t>(i);
-        ++m.num_joined;
-      }
+      m.take(slot, static_cast<int32_t>(i));
     } else {
       m.waiting.push(static_cast<int32_t>(i));
       ++stats.misses;
     }
   }
+  m.end_guesses(moe_layer_idx);
   m.submit_waiting();
   return ok_status();
 }
@@ -403,7 +458,7 @@ Result<ExpertHandle> ExpertStore::next() {
   if (m.layer < 0 || m.num_handed_out == m.num_ids) return ExpertHandle();
   if (m.ready.empty() && m.failure.ok()) {
     m.submit_waiting();
-    if (m.jobs.empty() && m.num_reading == 0 && m.ahead.empty() && m.num_reading_ahead == 0) {
+    if (m.jobs.empty() && m.num_reading == 0 && m.ahead.empty() && m.guessed.empty() && m.num_reading_ahead == 0) {
       return error(StatusCode::kInternal,
                    "layer {}: all {} expert slots are pinned by handles that the caller holds, and {} experts wait",
                    m.catalogue.layer_id(m.layer), m.residency->num_slots(), m.waiting.size());
@@ -440,35 +495,39 @@ void ExpertStore::end() {
   m.num_ids = m.num_handed_out = 0;
 }
 
-Status ExpertStore::prefetch(int moe_layer_idx, std::span<const int32_t> expert_ids) {
+Status ExpertStore::prefetch(int moe_layer_idx, std::span<const int32_t> expert_ids, ReadAhead why) {
   Impl& m = *impl_;
   std::lock_guard lock(m.mutex);
   if (moe_layer_idx < 0 || moe_layer_idx >= m.catalogue.num_layers()) {
     return error(StatusCode::kInvalidArgument, "MoE layer {}: there are {}", moe_layer_idx, m.catalogue.num_layers());
   }
-  // Those that are here count as used now, so that none of them makes room for another.
   for (const int32_t id : expert_ids) {
     if (id < 0 || id >= m.catalogue.num_experts()) {
       return error(StatusCode::kInvalidArgument, "layer {}: expert {}: there are {}", m.catalogue.layer_id(moe_layer_idx), id,
                    m.catalogue.num_experts());
     }
+  }
+  // Those that are here are recent now, so that none of them makes room for another.
+  for (const int32_t id : expert_ids) {
     const int slot = m.residency->find(moe_layer_idx, id);
-    if (slot < 0 || m.residency->slot(slot).state != SlotState::kResident) continue;
-    m.residency->use(slot);
-    m.residency->unpin(slot, 0);
+    if (slot >= 0 && m.residency->slot(slot).state == SlotState::kResident) m.residency->touch(slot);
   }
   // A batch needs two slots at least; half of the others leave it more.
   const size_t most = static_cast<size_t>(std::max<int64_t>(0, m.options.num_slots - 2)) / 2;
+  const bool predicted = why == ReadAhead::kPredicted;
+  ExpertLayerStats& stats = m.stats_of(moe_layer_idx);
   for (const int32_t id : expert_ids) {
-    if (m.ahead.size() + static_cast<size_t>(m.num_reading_ahead) >= most) break;
+    if (m.ahead.size() + m.guessed.size() + static_cast<size_t>(m.num_reading_ahead) >= most) break;
     if (m.residency->find(moe_layer_idx, id) >= 0) continue;
     const int victim = m.residency->next_victim(moe_layer_idx);
     if (victim == -1 || (victim >= 0 && m.ahead_slots[static_cast<size_t>(victim)].is_unused)) break;
-    const Residency::Reservation r = m.residency->reserve(moe_layer_idx, id);
+    if (predicted && m.guesses.size() == m.guesses.capacity()) break;
+    const Residency::Reservation r = m.residency->reserve(moe_layer_idx, id, Residency::For::kReadAhead);
     if (r.evicted_layer >= 0) ++m.stats_of(r.evicted_layer).evicted;
-    m.ahead_slots[static_cast<size_t>(r.slot)] = {.is_unused = true};
-    m.ahead.push({.slot = r.slot});
-    ++m.stats_of(moe_layer_idx).prefetched;
+    m.ahead_slots[static_cast<size_t>(r.slot)] = {.is_unused = true, .is_predicted = predicted};
+    if (predicted) m.guesses.push_back(r.slot);
+    (predicted ? m.guessed : m.ahead).push({.slot = r.slot});
+    ++(predicted ? stats.predicted_reads : stats.prefetched);
     m.work.notify_one();
   }
   return ok_status();

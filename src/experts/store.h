@@ -70,6 +70,17 @@ struct ExpertLayerStats {
   // that had begun before the batch asked; bytes_read counts them too.
   uint64_t prefetched = 0, prefetch_hits = 0, prefetch_bytes = 0;
   uint64_t prefetch_failed = 0;  // dropped: the batch that asked for the expert read it again
+  // The same for experts that were only predicted, apart. Used ones were asked for by the batch they were predicted for, while or after
+  // they were read; dropped: not begun when the routes were known (right ones among them are ordinary misses then); wasted: bytes of reads
+  // begun that the batch did not ask for (the expert stays until its slot is needed).
+  uint64_t predicted_reads = 0, predicted_used = 0, predicted_dropped = 0, predicted_failed = 0;
+  uint64_t predicted_bytes = 0, predicted_wasted_bytes = 0;
+};
+
+// Why an expert is read ahead of its layer.
+enum class ReadAhead {
+  kKnown,      // the layer will ask for it
+  kPredicted,  // a guess: read when no batch reads, and not begun any more once the layer is reached
 };
 
 class ExpertStore;
@@ -123,8 +134,9 @@ class ExpertStore {
 
   // Reads experts of a layer ahead of its begin(), as far as slots allow: never one that was read ahead and not used yet, and never so
   // many that a batch finds fewer than two. Ids may repeat. A failed read is dropped: begin() will meet it again.
+  // Predicted ones are read in the order given, best first; a prediction is about the next batch.
   // kInvalidArgument: no such layer or expert. Does not wait.
-  Status prefetch(int moe_layer_idx, std::span<const int32_t> expert_ids);
+  Status prefetch(int moe_layer_idx, std::span<const int32_t> expert_ids, ReadAhead why = ReadAhead::kKnown);
 
   std::span<const ExpertLayerStats> stats() const;  // per MoE layer; exact between batches
   void reset_stats();

@@ -45,11 +45,15 @@ struct StorePrefetchTest : ::testing::Test {
   }
   // Until reads ahead have ended, by what they read.
   static void wait_for_bytes(const ExpertFixture& f, const ExpertStore& store, int layer, uint64_t experts) {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (f_bytes(store, layer) < experts * f.record_payload_bytes() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    wait_until([&] { return counter(store.stats()[static_cast<size_t>(layer)].prefetch_bytes) >= experts * f.record_payload_bytes(); });
   }
-  static uint64_t f_bytes(const ExpertStore& store, int layer) {
-    return std::atomic_ref(const_cast<uint64_t&>(store.stats()[static_cast<size_t>(layer)].prefetch_bytes)).load();
+  // A statistic that readers change meanwhile.
+  static uint64_t counter(const uint64_t& value) { return std::atomic_ref(const_cast<uint64_t&>(value)).load(); }
+  template <class Pred>
+  static void wait_until(Pred pred) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!pred() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    EXPECT_TRUE(pred());
   }
 
   std::unique_ptr<Device> device = make_cpu_device();
@@ -157,6 +161,84 @@ TEST_F(StorePrefetchTest, RefusesWhatDoesNotExist) {
   EXPECT_EQ(store->prefetch(3, {}).code(), StatusCode::kInvalidArgument);
 }
 
+TEST_F(StorePrefetchTest, APredictionThatWasRightIsCountedApart) {
+  ExpertFixture f;
+  auto store = make(f, 12);
+  ASSERT_TRUE(store->prefetch(1, std::vector<int32_t>{5, 2}, ReadAhead::kPredicted).ok());
+  wait_until([&] { return counter(store->stats()[1].predicted_bytes) == 2 * f.record_payload_bytes(); });
+  ASSERT_TRUE(run(f, *store, 1, {5, 7}).ok());
+  const ExpertLayerStats& s = store->stats()[1];
+  EXPECT_EQ(s.predicted_reads, 2u);
+  EXPECT_EQ(s.predicted_used, 1u);
+  EXPECT_EQ(s.predicted_dropped, 0u);
+  EXPECT_EQ(s.predicted_wasted_bytes, f.record_payload_bytes());
+  EXPECT_EQ(s.hits, 1u);
+  EXPECT_EQ(s.misses, 1u);
+  EXPECT_EQ(s.prefetched + s.prefetch_hits + s.prefetch_bytes, 0u);
+  // The wrong one stays, and a later use of it is an ordinary hit.
+  ASSERT_TRUE(run(f, *store, 1, {2}).ok());
+  EXPECT_EQ(s.hits, 2u);
+  EXPECT_EQ(s.predicted_used, 1u);
+  EXPECT_EQ(s.bytes_read, 3 * f.record_payload_bytes());
+}
+
+TEST_F(StorePrefetchTest, GuessesNotBegunAreDroppedWhenTheRoutesAreKnown) {
+  ExpertFixture f;
+  std::atomic<bool> reading{false}, go_on{false};
+  f.fs.set_hook([&](const ReadCall&) -> std::optional<Result<size_t>> {
+    reading = true;
+    while (!go_on) std::this_thread::yield();
+    return std::nullopt;
+  });
+  auto store = make(f, 12);
+  // The only reader is busy with 1; 3 and 4 wait.
+  ASSERT_TRUE(store->prefetch(0, std::vector<int32_t>{1, 3, 4}, ReadAhead::kPredicted).ok());
+  wait_until([&] { return reading.load(); });
+  ASSERT_TRUE(store->begin(0, std::vector<int32_t>{3, 6}).ok());
+  go_on = true;
+  std::vector<int> order;
+  for (;;) {
+    auto handle = store->next();
+    ASSERT_TRUE(handle.ok()) << handle.status().to_string();
+    if (!*handle) break;
+    order.push_back(handle->expert_id());
+  }
+  store->end();
+  EXPECT_EQ(order, (std::vector<int>{3, 6}));
+  const ExpertLayerStats& s = store->stats()[0];
+  EXPECT_EQ(s.predicted_dropped, 2u) << "3 came too late to help, 4 was wrong";
+  EXPECT_EQ(s.predicted_used, 0u);
+  EXPECT_EQ(s.misses, 2u);
+  EXPECT_EQ(s.hits, 0u);
+  EXPECT_EQ(s.predicted_wasted_bytes, f.record_payload_bytes()) << "of 1";
+  EXPECT_EQ(s.bytes_read, 3 * f.record_payload_bytes()) << "4 was never read";
+}
+
+TEST_F(StorePrefetchTest, GuessesWaitForEveryReadOfABatch) {
+  ExpertFixture f;
+  std::atomic<int> calls{0};
+  std::atomic<bool> go_on{false};
+  f.fs.set_hook([&](const ReadCall&) -> std::optional<Result<size_t>> {
+    ++calls;
+    while (!go_on) std::this_thread::yield();
+    return std::nullopt;
+  });
+  auto store = make(f, 12, 3);
+  ASSERT_TRUE(store->begin(0, std::vector<int32_t>{3}).ok());
+  wait_until([&] { return calls == 1; });
+  ASSERT_TRUE(store->prefetch(1, std::vector<int32_t>{0, 1}, ReadAhead::kPredicted).ok());
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  EXPECT_EQ(calls, 1) << "two readers are free, and the batch's read is not over";
+  // What is known starts at once.
+  ASSERT_TRUE(store->prefetch(2, std::vector<int32_t>{0}).ok());
+  wait_until([&] { return calls == 2; });
+  go_on = true;
+  ASSERT_TRUE(store->next().ok());
+  wait_until([&] { return counter(store->stats()[1].predicted_bytes) == 2 * f.record_payload_bytes(); });
+  store->end();
+  EXPECT_EQ(store->stats()[1].predicted_reads, 2u);
+}
+
 // Batches, reads ahead, failures and evictions at random, with several readers: right bytes, no pin left behind.
 TEST_F(StorePrefetchTest, RandomTrafficKeepsTheBytesRight) {
   ExpertFixture f;
@@ -175,7 +257,8 @@ TEST_F(StorePrefetchTest, RandomTrafficKeepsTheBytesRight) {
   };
   for (int step = 0; step < 600; ++step) {
     fail = step % 7 == 0;
-    ASSERT_TRUE(store->prefetch(static_cast<int>(random() % 3), some(1 + random() % 8)).ok());
+    const ReadAhead why = random() % 2 == 0 ? ReadAhead::kPredicted : ReadAhead::kKnown;
+    ASSERT_TRUE(store->prefetch(static_cast<int>(random() % 3), some(1 + random() % 8), why).ok());
     const Status status = run(f, *store, static_cast<int>(random() % 3), some(1 + random() % 8));
     if (!fail && !status.ok()) {
       // A read ahead of the step before may have failed; the next try is clean.
