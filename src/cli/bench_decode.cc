@@ -51,10 +51,15 @@ struct Run {
   bool disturbed = false;
   uint64_t active_bytes = 0;
   double prefill_flops_per_token = 0;
+  uint64_t decode_disk_bytes = 0, decode_steps = 0;   // of the measured repetitions
+  uint64_t expected_disk_bytes = 0;                   // per token, as the plan says
   Json engine;  // statistics of the measured repetitions
   std::string line;
 
   double weight_gbps() const { return median(decode_tps) * static_cast<double>(active_bytes) * 1e-9; }
+  double disk_bytes_per_token() const {
+    return decode_steps > 0 ? static_cast<double>(decode_disk_bytes) / static_cast<double>(decode_steps) : 0;
+  }
   double of_stream() const { return stream_gbps > 0 ? weight_gbps() / stream_gbps : 0; }
   double prefill_gflops() const { return median(prefill_tps) * prefill_flops_per_token * 1e-9; }
   double of_peak() const { return peak_gflops > 0 ? prefill_gflops() / peak_gflops : 0; }
@@ -78,12 +83,18 @@ double flops_per_prompt_token(Engine& engine) {
   return 2 * weights;
 }
 
+uint64_t disk_bytes(const Engine& engine) {
+  const EngineStats s = engine.stats();
+  return s.experts.bytes_read + s.dense_on_demand.bytes_read;
+}
+
 Status measure(const Flags& f, Engine& engine, Run& run) {
   PM_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, engine.new_session());
   const int64_t vocab = num_token_ids(engine);
   const int64_t prompt_tokens = std::min(f.prompt, session->context_length() - 1);
   const int64_t steps = std::min(f.tokens, session->context_length() - prompt_tokens);
   run.active_bytes = engine.memory_plan().active_weight_bytes_per_token;
+  run.expected_disk_bytes = engine.memory_plan().expected_disk_bytes_per_token;
   run.prefill_flops_per_token = flops_per_prompt_token(engine);
   // The first repetition warms up: pages, caches, experts.
   for (int64_t repetition = 0; repetition <= f.repeat; ++repetition) {
@@ -96,6 +107,7 @@ Status measure(const Flags& f, Engine& engine, Run& run) {
     auto start = Clock::now();
     PM_ASSIGN_OR_RETURN(std::span<const float> logits, session->prefill(prompt));
     if (counts) run.prefill_tps.push_back(static_cast<double>(prompt_tokens) / seconds_since(start));
+    const uint64_t disk_before = disk_bytes(engine);
     const auto decode_start = Clock::now();
     for (int64_t i = 0; i < steps; ++i) {
       if (was_interrupted()) return {StatusCode::kUnavailable, "interrupted"};
@@ -106,7 +118,11 @@ Status measure(const Flags& f, Engine& engine, Run& run) {
       PM_ASSIGN_OR_RETURN(logits, session->decode(token));
       if (counts) run.token_ms.push_back(1e3 * seconds_since(start));
     }
-    if (counts) run.decode_tps.push_back(static_cast<double>(steps) / seconds_since(decode_start));
+    if (counts) {
+      run.decode_tps.push_back(static_cast<double>(steps) / seconds_since(decode_start));
+      run.decode_disk_bytes += disk_bytes(engine) - disk_before;
+      run.decode_steps += static_cast<uint64_t>(steps);
+    }
   }
   run.engine = Json::object();
   add_engine_stats(run.engine, engine);
@@ -128,6 +144,10 @@ void print_run(const Run& r) {
   std::printf("  weights %9.2f GB/s of %.2f GB/s that memory gives (%.0f %%)  %s%s\n", r.weight_gbps(), r.stream_gbps,
               100 * r.of_stream(), r.line.c_str(),
               r.disturbed ? "\n  other processes held the cores: fractions mean little" : "");
+  if (r.expected_disk_bytes > 0 || r.decode_disk_bytes > 0) {
+    std::printf("  disk    %s per decoded token, the plan says %s\n", human_bytes(r.disk_bytes_per_token()).c_str(),
+                human_bytes(static_cast<double>(r.expected_disk_bytes)).c_str());
+  }
 }
 
 Json spread(const std::vector<double>& values) {
@@ -156,6 +176,8 @@ Json to_json(const Run& r) {
   j.set("weight_gbps", r.weight_gbps());
   j.set("stream_gbps", r.stream_gbps);
   j.set("of_stream", r.of_stream());
+  j.set("disk_bytes_per_token", r.disk_bytes_per_token());
+  j.set("expected_disk_bytes_per_token", r.expected_disk_bytes);
   j.set("disturbed", r.disturbed);
   j.set("engine", r.engine);
   return j;

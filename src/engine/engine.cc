@@ -161,7 +161,7 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& given, const Pl
   PM_ASSIGN_OR_RETURN(e.catalogue_charge, Charge::make(e.budget, MemoryClass::kCatalogue,
                                                        e.checkpoint->table_bytes() + e.binding.table_bytes()));
 
-  PM_ASSIGN_OR_RETURN(e.sampler_charge, Charge::make(e.budget, MemoryClass::kOutput, sampler_bytes(e.config)));
+  PM_ASSIGN_OR_RETURN(e.output_charge, Charge::make(e.budget, MemoryClass::kOutput, output_bytes(e.config)));
 
   // The tokenizer first: while it loads it needs more than it keeps, and nothing large is allocated yet.
   if (model.tokenizer_file_bytes > 0) {

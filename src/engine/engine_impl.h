@@ -55,7 +55,7 @@ struct Engine::Impl {
   Charge catalogue_charge;
   std::unique_ptr<Tokenizer> tokenizer;
   Charge tokenizer_charge;
-  Charge sampler_charge;
+  Charge output_charge;
   Charge pool_charge;
   std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<Stream> stream;

@@ -37,6 +37,19 @@ uint64_t sampler_bytes(const ModelConfig& config) {
   return align_up(Sampler::memory_bytes({.do_sample = true}, config.vocab_size), kPageBytes);
 }
 
+uint64_t trace_bytes_per_token(const ModelConfig& c) {
+  const int64_t head = std::max({c.head_dim, c.latent.nope + c.latent.rope, c.latent.v});
+  const int64_t widest = std::max({c.hidden_size * std::max<int64_t>(1, c.hyper.streams), c.num_attention_heads * head, c.num_experts,
+                                   c.num_experts_per_tok * c.hidden_size, c.vocab_size});
+  // Activations of the experts chosen are gathered beside it.
+  const int64_t gathered = c.num_experts_per_tok * c.moe_intermediate_size;
+  return static_cast<uint64_t>(widest + gathered) * sizeof(float);
+}
+
+uint64_t output_bytes(const ModelConfig& config) {
+  return std::max(sampler_bytes(config), align_up(trace_bytes_per_token(config), kPageBytes));
+}
+
 uint64_t session_bytes(const ModelConfig& config, const EngineOptions& options) {
   const uint64_t history = config.compressed.layers.empty() ? 0 : static_cast<uint64_t>(options.context_length) * sizeof(int32_t);
   return align_up(KvCache::bytes(config, options.numerics, options.context_length), kPageBytes) + align_up(history, kPageBytes);
@@ -77,7 +90,7 @@ Result<MemoryPlan> make_plan(const PlanRequest& r) {
   const uint64_t catalogue = r.checkpoint.table_bytes() + r.binding.table_bytes();
   const uint64_t load_staging = r.host_visible ? 0 : kLoadChunkBytes;
   const StreamedMatrix::Cost on_demand = on_demand_cost(r.binding, r.host_visible);
-  const uint64_t fixed = weights + kv + stacks_pool + store_fixed + catalogue + r.tokenizer_bytes + load_staging + sampler_bytes(c) +
+  const uint64_t fixed = weights + kv + stacks_pool + store_fixed + catalogue + r.tokenizer_bytes + load_staging + output_bytes(c) +
                          on_demand.read_buffer_bytes + on_demand.table_bytes + on_demand.stack_bytes;
 
   const int64_t smallest_chunk =
@@ -123,7 +136,7 @@ Result<MemoryPlan> make_plan(const PlanRequest& r) {
   item("read buffers", store_buffers + load_staging + on_demand.read_buffer_bytes,
        num_on_demand > 0 ? format("{} for dense tensors on demand", human_bytes(static_cast<double>(on_demand.read_buffer_bytes))) : "");
   item("tokenizer", r.tokenizer_bytes, "");
-  item("sampler", sampler_bytes(c), format("candidates for {} logits", c.vocab_size));
+  item("sampler", output_bytes(c), format("candidates for {} logits, or rows of a trace", c.vocab_size));
   item("catalogue", catalogue + store_tables + on_demand.table_bytes, format("{} tensors", r.checkpoint.tensors().size()));
   item("thread stacks", stacks_pool + store_stacks + on_demand.stack_bytes,
        format("{} compute, {} readers", o.num_threads - 1,

@@ -28,6 +28,12 @@ Result<MemoryPlan> make_plan(const PlanRequest& request);
 // Room for one sampler of any options, which the caller of the engine makes.
 uint64_t sampler_bytes(const ModelConfig& config);
 
+// What one token's rows of every trace point need on their way to a sink, at most.
+uint64_t trace_bytes_per_token(const ModelConfig& config);
+
+// Kept for what comes out: a sampler, or the rows of a trace. Enough for one token of either.
+uint64_t output_bytes(const ModelConfig& config);
+
 // A session's own bytes: KV cache and logits.
 uint64_t session_bytes(const ModelConfig& config, const EngineOptions& options);
 

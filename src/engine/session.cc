@@ -24,20 +24,16 @@ Result<std::unique_ptr<Session>> Engine::new_session() {
 
 namespace {
 
-// Floats of the widest row that one layer hands to the sink.
-int64_t trace_row_width(const ModelConfig& c, const MemoryPlan& plan, TraceSink& sink) {
-  int64_t widest = std::max({c.hidden_size, c.num_experts, c.vocab_size / plan.prefill_chunk + 1});
-  const auto consider = [&](const char* what, int64_t width) {
-    for (int64_t i = 0; i < c.num_hidden_layers; ++i) {
-      if (sink.wants(format("layers.{}.{}", i, what))) widest = std::max(widest, width);
-    }
-  };
-  consider("attention.q", c.num_attention_heads * c.head_dim);
-  consider("attention.q_rotated", c.num_attention_heads * c.head_dim);
-  consider("attention.context", c.num_attention_heads * c.head_dim);
-  consider("experts.act", c.num_experts_per_tok * c.moe_intermediate_size);
-  consider("experts.output", c.num_experts_per_tok * c.hidden_size);
-  return widest;
+// Tokens per pass of a trace: the plan's, or as many as the rest of the budget and what the plan keeps for output hold the rows of. One
+// token's rows always fit. `beyond`: what goes beyond the part kept.
+Result<int64_t> trace_chunk(Engine::Impl& e, Charge& beyond) {
+  const uint64_t per_token = trace_bytes_per_token(e.config), kept = output_bytes(e.config);
+  const uint64_t most = (kept + e.budget.limit_bytes() - e.budget.used_bytes()) / per_token;
+  const uint64_t chunk = std::clamp<uint64_t>(most, 1, static_cast<uint64_t>(e.plan.prefill_chunk));
+  if (chunk * per_token > kept) {
+    PM_ASSIGN_OR_RETURN(beyond, Charge::make(e.budget, MemoryClass::kOutput, chunk * per_token - kept));
+  }
+  return static_cast<int64_t>(chunk);
 }
 
 }  // namespace
@@ -75,16 +71,14 @@ Result<std::span<const float>> Session::Impl::run(std::span<const int32_t> token
                    position + static_cast<int64_t>(i), e.config.vocab_size - 1);
     }
   }
-  Charge trace_rows;  // one layer's rows on their way to the sink
+  int64_t chunk = e.plan.prefill_chunk;
+  Charge trace_rows;
   if (sink != nullptr) {
-    PM_ASSIGN_OR_RETURN(trace_rows, Charge::make(e.budget, MemoryClass::kOutput,
-                                                 static_cast<uint64_t>(e.plan.prefill_chunk * trace_row_width(e.config, e.plan, *sink)) *
-                                                     sizeof(float)));
+    PM_ASSIGN_OR_RETURN(chunk, trace_chunk(e, trace_rows));
   }
 
   PM_RETURN_IF_ERROR(resume());
   // The position moves only when everything went well: cache rows beyond it are overwritten by the next attempt.
-  const int64_t chunk = e.plan.prefill_chunk;
   for (int64_t done = 0; done < static_cast<int64_t>(tokens.size()); done += chunk) {
     const auto part = tokens.subspan(static_cast<size_t>(done), std::min<size_t>(static_cast<size_t>(chunk), tokens.size() - static_cast<size_t>(done)));
     const bool is_last = done + chunk >= static_cast<int64_t>(tokens.size());
