@@ -453,10 +453,19 @@ Status ExpertStore::begin(int moe_layer_idx, std::span<const int32_t> expert_ids
 }
 
 Result<ExpertHandle> ExpertStore::next() {
+  return take(true);
+}
+
+Result<ExpertHandle> ExpertStore::try_next() {
+  return take(false);
+}
+
+Result<ExpertHandle> ExpertStore::take(bool waits) {
   Impl& m = *impl_;
   std::unique_lock lock(m.mutex);
   if (m.layer < 0 || m.num_handed_out == m.num_ids) return ExpertHandle();
   if (m.ready.empty() && m.failure.ok()) {
+    if (!waits) return ExpertHandle();
     m.submit_waiting();
     if (m.jobs.empty() && m.num_reading == 0 && m.ahead.empty() && m.guessed.empty() && m.num_reading_ahead == 0) {
       return error(StatusCode::kInternal,

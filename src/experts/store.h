@@ -128,6 +128,8 @@ class ExpertStore {
   // caller still holds, the result is kInternal (release before asking for more). After the first failed read of a batch every
   // next() returns that error, until the batch ends; handles given out before stay valid.
   Result<ExpertHandle> next();
+  // The same without waiting: an empty handle also when none is ready yet.
+  Result<ExpertHandle> try_next();
   // Ends the batch: cancels reads not started, waits for those in flight (what they read stays resident). Handles that the
   // caller holds stay valid. Called by the next begin() too.
   void end();
@@ -149,6 +151,7 @@ class ExpertStore {
   struct Impl;
   explicit ExpertStore(std::unique_ptr<Impl> impl);
   void release(int slot);
+  Result<ExpertHandle> take(bool waits);
   Weight part(int slot, int layer, int expert, ExpertPart p) const;
   std::unique_ptr<Impl> impl_;
 };

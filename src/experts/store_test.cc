@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <future>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -85,6 +87,38 @@ TEST_F(StoreTest, HitsComeFirst) {
   ASSERT_EQ(order.size(), 4u);
   EXPECT_EQ(order[0], 4);
   EXPECT_EQ(order[1], 6);
+}
+
+TEST_F(StoreTest, TryNextGivesWhatIsReadyAndDoesNotWait) {
+  ExpertFixture f;
+  auto store = make(f, {.num_slots = 8});
+  run(f, *store, 1, {4, 6});
+  std::promise<void> gate;
+  const std::shared_future<void> opened = gate.get_future().share();
+  f.fs.set_hook([opened](const testing::ReadCall&) -> std::optional<Result<size_t>> {
+    opened.wait();
+    return std::nullopt;
+  });
+  ASSERT_TRUE(store->begin(1, std::vector<int32_t>{0, 4, 6}).ok());
+  std::vector<ExpertHandle> held;
+  for (const int expected : {4, 6}) {
+    auto handle = store->try_next();
+    ASSERT_TRUE(handle.ok() && *handle);
+    EXPECT_EQ(handle->expert_id(), expected);
+    held.push_back(std::move(handle).value());
+  }
+  // The read of expert 0 stands still.
+  auto none = store->try_next();
+  ASSERT_TRUE(none.ok());
+  EXPECT_FALSE(*none);
+  gate.set_value();
+  auto last = store->next();
+  ASSERT_TRUE(last.ok() && *last);
+  EXPECT_EQ(last->expert_id(), 0);
+  none = store->try_next();
+  ASSERT_TRUE(none.ok());
+  EXPECT_FALSE(*none);
+  EXPECT_FALSE(*store->next());
 }
 
 TEST_F(StoreTest, HitsOfABatchAreNotEvictedForItsMisses) {

@@ -22,6 +22,8 @@ namespace {
 
 // Vendor numerics: activations of coded weights have one scale for every so many channels.
 constexpr int32_t kActivationBlock = 128;
+// Room for so many rows of experts in one call, where the chunk has so many.
+constexpr int64_t kGroupRows = 256;
 
 ops::SwigluForm swiglu_form(const ModelConfig& c) {
   return {.alpha = static_cast<float>(c.swiglu_alpha),
@@ -49,7 +51,10 @@ Scratch Scratch::carve(Arena& a, const ModelConfig& c, Numerics n, int64_t chunk
   // Either form is used, never both: o_proj reads one dtype.
   s.attention_bf16 = s.attention_f32;
   s.attention_bf16.dtype = DType::kBF16;
-  s.mlp_act = a.take_matrix(DType::kF32, chunk, std::max({c.intermediate_size, c.moe_intermediate_size, c.shared_expert_intermediate_size}));
+  // Rows of several experts go together; a few tokens shall not split the experts that they chose.
+  const int64_t expert_rows = std::max(chunk, std::min(chunk * c.num_experts_per_tok, kGroupRows));
+  const int64_t act_elements = std::max({chunk * std::max(c.intermediate_size, c.shared_expert_intermediate_size), expert_rows * c.moe_intermediate_size});
+  s.mlp_act = a.take_matrix(DType::kF32, 1, act_elements);
   if (c.num_experts > 0) {
     s.router_logits = a.take_matrix(DType::kF32, chunk, c.num_experts);
     s.route_ids = a.take_array<int32_t>(chunk * c.num_experts_per_tok);
@@ -288,18 +293,18 @@ Status ForwardPass::mlp(const Mlp& mlp, Tensor out, bool accumulate) {
   if (quantised) PM_RETURN_IF_ERROR(quantise_input(rows(parts_.scratch.x_f32)));
   const Tensor x = ffn_input(mlp.gate.weight);
   return ops::swiglu_ffn(parts_.ops, {.x = x,
-                                      .w_gate = mlp.gate.weight,
-                                      .w_up = mlp.up.weight,
-                                      .w_down = mlp.down.weight,
-                                      .gate_bias = mlp.gate.bias,
-                                      .up_bias = mlp.up.bias,
-                                      .down_bias = mlp.down.bias,
                                       .form = swiglu_form(parts_.config),
                                       .act_block = quantised ? kActivationBlock : 0,
                                       .act = Tensor::matrix(parts_.scratch.mlp_act.data, x.dtype, tokens_, mlp.gate.weight.rows),
                                       .out = out,
                                       .accumulate = accumulate,
-                                      .rows = tokens_});
+                                      .experts = {{.w_gate = mlp.gate.weight,
+                                                   .w_up = mlp.up.weight,
+                                                   .w_down = mlp.down.weight,
+                                                   .gate_bias = mlp.gate.bias,
+                                                   .up_bias = mlp.up.bias,
+                                                   .down_bias = mlp.down.bias,
+                                                   .rows = tokens_}}});
 }
 
 Status ForwardPass::add_mlp(const Mlp& m) {
@@ -341,6 +346,64 @@ Status ForwardPass::add_shared_expert(const LayerWeights& w) {
   return ops::combine(parts_.ops, {.slots = out, .weights = s.shared_weights, .top_k = 1, .out = rows(s.h)});
 }
 
+Status ForwardPass::compute_experts(const LayerWeights& w, int layer_idx, bool& weighted) {
+  const Scratch& s = parts_.scratch;
+  const HostScratch& host = parts_.host;
+  const int64_t num_slots = tokens_ * parts_.options.router.top_k;
+  bool codes_made = false;
+  // In the order in which experts become ready: all that are, in one call. Each writes its own rows of `slots`, so neither order nor grouping
+  // leaves a trace.
+  ExpertHandle ahead;  // taken, but it did not go with the others
+  for (;;) {
+    if (!ahead) {
+      PM_ASSIGN_OR_RETURN(ahead, parts_.experts->next());
+      if (!ahead) return ok_status();
+    }
+    ops::SwigluFfnArgs group;
+    ExpertHandle handles[ops::kMaxFfnExperts];
+    group.num_experts = 0;
+    const Weight like = ahead.part(ExpertPart::kGate);
+    const int64_t act_cols = ahead.part(ExpertPart::kDown).cols;
+    const bool quantised = quantises(like);
+    if (quantised && !std::exchange(codes_made, true)) PM_RETURN_IF_ERROR(quantise_input(rows(s.x_f32)));
+    weighted = weighted || quantised;
+    const Tensor x = ffn_input(like);
+    const int64_t most_rows = s.mlp_act.size_bytes() / (act_cols * dtype_bits(x.dtype) / 8);
+    int64_t group_rows = 0;
+    while (ahead && group.num_experts < ops::kMaxFfnExperts) {
+      const Weight gate = ahead.part(ExpertPart::kGate), down = ahead.part(ExpertPart::kDown);
+      const int64_t id = ahead.expert_id();
+      const int64_t begin = host.offsets[id], expert_rows = host.offsets[id + 1] - begin;
+      const bool joins = gate.dtype == like.dtype && gate.layout == like.layout && down.cols == act_cols && group_rows + expert_rows <= most_rows;
+      if (!joins && group.num_experts > 0) break;
+      group.experts[group.num_experts] = {.w_gate = gate,
+                                          .w_up = ahead.part(ExpertPart::kUp),
+                                          .w_down = down,
+                                          .gate_bias = w.expert_gate_bias != nullptr ? w.expert_gate_bias + id * gate.rows : nullptr,
+                                          .down_bias = w.expert_down_bias != nullptr ? w.expert_down_bias + id * down.rows : nullptr,
+                                          .first = begin,
+                                          .rows = expert_rows};
+      group_rows += expert_rows;
+      handles[group.num_experts++] = std::move(ahead);
+      PM_ASSIGN_OR_RETURN(ahead, parts_.experts->try_next());
+    }
+    group.x = x, group.x_rows = s.x_rows;
+    group.form = swiglu_form(parts_.config);
+    group.act_weights = quantised ? s.route_weights : nullptr;
+    group.act_block = quantised ? kActivationBlock : 0;
+    group.act = Tensor::matrix(s.mlp_act.data, x.dtype, group_rows, act_cols);
+    group.out = s.slots.slice_rows(0, num_slots), group.out_rows = s.slot_rows;
+    PM_RETURN_IF_ERROR(ops::swiglu_ffn(parts_.ops, group));
+    int64_t act_row = 0;
+    for (int e = 0; e < group.num_experts; ++e) {
+      const ops::FfnExpert& expert = group.experts[e];
+      PM_RETURN_IF_ERROR(record_act(layer_idx, group.act.slice_rows(act_row, expert.rows),
+                                    {host.slot_rows + expert.first, static_cast<size_t>(expert.rows)}));
+      act_row += expert.rows;
+    }
+  }
+}
+
 Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
   const Scratch& s = parts_.scratch;
   const HostScratch& host = parts_.host;
@@ -375,37 +438,8 @@ Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
   } end_batch{*parts_.experts};
   // While the experts are read.
   if (w.shared.gate.weight) PM_RETURN_IF_ERROR(add_shared_expert(w));
-  bool codes_made = false, weighted = false;
-  // In the order in which experts become ready. Each writes its own rows of `slots`, so the order leaves no trace.
-  for (;;) {
-    PM_ASSIGN_OR_RETURN(ExpertHandle expert, parts_.experts->next());
-    if (!expert) break;
-    const int32_t begin = host.offsets[expert.expert_id()];
-    const int64_t expert_rows = host.offsets[expert.expert_id() + 1] - begin;
-    const Weight gate = expert.part(ExpertPart::kGate);
-    const Weight down = expert.part(ExpertPart::kDown);
-    const int64_t id = expert.expert_id();
-    const bool quantised = quantises(gate);
-    if (quantised && !std::exchange(codes_made, true)) PM_RETURN_IF_ERROR(quantise_input(rows(s.x_f32)));
-    weighted = weighted || quantised;  // then the routing weights are in the rows already
-    const Tensor x = ffn_input(gate);
-    PM_RETURN_IF_ERROR(ops::swiglu_ffn(parts_.ops, {.x = x,
-                                                    .x_rows = s.x_rows + begin,
-                                                    .w_gate = gate,
-                                                    .w_up = expert.part(ExpertPart::kUp),
-                                                    .w_down = down,
-                                                    .gate_bias = w.expert_gate_bias != nullptr ? w.expert_gate_bias + id * gate.rows : nullptr,
-                                                    .down_bias = w.expert_down_bias != nullptr ? w.expert_down_bias + id * down.rows : nullptr,
-                                                    .form = swiglu_form(parts_.config),
-                                                    .act_weights = quantised ? s.route_weights : nullptr,
-                                                    .act_block = quantised ? kActivationBlock : 0,
-                                                    .act = Tensor::matrix(s.mlp_act.data, x.dtype, expert_rows, down.cols),
-                                                    .out = s.slots.slice_rows(0, static_cast<int64_t>(num_slots)),
-                                                    .out_rows = s.slot_rows + begin,
-                                                    .rows = expert_rows}));
-    PM_RETURN_IF_ERROR(record_act(layer_idx, Tensor::matrix(s.mlp_act.data, x.dtype, expert_rows, down.cols),
-                                  {host.slot_rows + begin, static_cast<size_t>(expert_rows)}));
-  }
+  bool weighted = false;  // are the routing weights in the rows already?
+  PM_RETURN_IF_ERROR(compute_experts(w, layer_idx, weighted));
   PM_RETURN_IF_ERROR(record_slots(layer_idx));
   return ops::combine(parts_.ops, {.slots = s.slots.slice_rows(0, static_cast<int64_t>(num_slots)),
                                    .weights = weighted ? nullptr : s.route_weights,

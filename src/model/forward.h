@@ -39,7 +39,7 @@ struct Scratch {
                                  // the place of embedding rows that were read on demand
   Tensor q, k, v;                // [chunk, heads * head_dim], [chunk, kv_heads * head_dim]
   Tensor attention_f32, attention_bf16;  // [chunk, heads * head_dim]
-  Tensor mlp_act;                // raw bytes for [rows, intermediate] of either dtype
+  Tensor mlp_act;                // raw bytes for [rows, intermediate] of either dtype, rows of several experts at once
   Tensor router_logits;          // [chunk, experts]
   int32_t* route_ids = nullptr;  // [chunk, top_k]
   float* route_weights = nullptr;
@@ -168,6 +168,8 @@ class ForwardPass {
   Status mlp(const Mlp& mlp, Tensor out, bool accumulate);
   Status route_tokens(const LayerWeights& weights, int layer_idx);
   Status add_shared_expert(const LayerWeights& weights);
+  // The batch that the store has begun, into slots. `weighted`: the routing weights are in the rows already.
+  Status compute_experts(const LayerWeights& weights, int layer_idx, bool& weighted);
   Status check_routes(const LayerWeights& weights, int layer_idx);
   // Trace points and replay (forward_trace.cc). Nothing happens without a sink or a source.
   Status record(int layer_idx, const char* what, const Tensor& rows);

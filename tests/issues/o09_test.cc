@@ -80,7 +80,7 @@ TEST(O09, OpsOnZeroRowsDoNothing) {
   EXPECT_TRUE(ops::matmul(ctx, {.x = none, .w = weight, .y = none}).ok());
   EXPECT_TRUE(ops::rms_norm(ctx, {.x = none, .weight = w, .out_f32 = none}).ok());
   EXPECT_TRUE(
-      ops::swiglu_ffn(ctx, {.x = none, .w_gate = weight, .w_up = weight, .w_down = weight, .act = none, .out = none, .rows = 0})
+      ops::swiglu_ffn(ctx, {.x = none, .act = none, .out = none, .experts = {{.w_gate = weight, .w_up = weight, .w_down = weight, .rows = 0}}})
           .ok());
   for (const float x : memory) EXPECT_EQ(x, 0);
 }

@@ -5,35 +5,67 @@
 
 namespace pointsman::ops {
 
-Status swiglu_ffn(OpContext& ctx, const SwigluFfnArgs& a) {
-  if (a.rows == 0) return ok_status();
-  const bool interleaved = !a.w_up;
-  const int64_t hidden = a.w_gate.cols, intermediate = interleaved ? a.w_gate.rows / 2 : a.w_gate.rows;
-  if (a.x.cols != hidden || (interleaved ? a.w_gate.rows % 2 != 0 : a.w_up.cols != hidden || a.w_up.rows != intermediate) || a.w_down.rows != a.out.cols ||
-      a.w_down.cols != intermediate || a.act.cols != intermediate || a.act.rows < a.rows || (a.x_rows == nullptr && a.x.rows < a.rows) ||
-      (a.out_rows == nullptr && a.out.rows < a.rows)) {
+namespace {
+
+// Does expert `e` fit x, act and out, and the first expert with rows (`like`)?
+Status check_expert(const SwigluFfnArgs& a, int index, const FfnExpert& e, const FfnExpert& like) {
+  const bool interleaved = !e.w_up;
+  const int64_t hidden = e.w_gate.cols, intermediate = interleaved ? e.w_gate.rows / 2 : e.w_gate.rows;
+  if (a.x.cols != hidden || (interleaved ? e.w_gate.rows % 2 != 0 : e.w_up.cols != hidden || e.w_up.rows != intermediate) || e.w_down.rows != a.out.cols ||
+      e.w_down.cols != intermediate || a.act.cols != intermediate || e.first < 0 || (a.x_rows == nullptr && a.x.rows < e.first + e.rows) ||
+      (a.out_rows == nullptr && a.out.rows < e.first + e.rows)) {
     return error(StatusCode::kInvalidArgument,
-                 "swiglu_ffn: {} rows, x [{}, {}], gate [{}, {}], up [{}, {}], down [{}, {}], act [{}, {}], out [{}, {}] do not fit", a.rows, a.x.rows,
-                 a.x.cols, a.w_gate.rows, a.w_gate.cols, a.w_up.rows, a.w_up.cols, a.w_down.rows, a.w_down.cols, a.act.rows, a.act.cols, a.out.rows,
-                 a.out.cols);
+                 "swiglu_ffn: expert {} of the group: rows {} to {}, x [{}, {}], gate [{}, {}], up [{}, {}], down [{}, {}], act [{}, {}], out [{}, {}] do "
+                 "not fit",
+                 index, e.first, e.first + e.rows, a.x.rows, a.x.cols, e.w_gate.rows, e.w_gate.cols, e.w_up.rows, e.w_up.cols, e.w_down.rows,
+                 e.w_down.cols, a.act.rows, a.act.cols, a.out.rows, a.out.cols);
   }
-  const DType x = a.x.dtype, w = a.w_gate.dtype;
-  const WeightLayout layout = a.w_gate.layout;
-  if ((!interleaved && (a.w_up.dtype != w || a.w_up.layout != layout)) || a.w_down.dtype != w || a.w_down.layout != layout || a.act.dtype != x ||
-      a.out.dtype != DType::kF32) {
-    return error(StatusCode::kInvalidArgument, "swiglu_ffn: gate {}, up {}, down {} must agree, act {} must be as x {}, out {} F32", dtype_name(w),
-                 dtype_name(a.w_up.dtype), dtype_name(a.w_down.dtype), dtype_name(a.act.dtype), dtype_name(x), dtype_name(a.out.dtype));
+  const DType w = like.w_gate.dtype;
+  const WeightLayout layout = like.w_gate.layout;
+  const auto differs = [&](const Weight& o) { return o.dtype != w || o.layout != layout; };
+  if (differs(e.w_gate) || (!interleaved && differs(e.w_up)) || differs(e.w_down) || interleaved != !like.w_up) {
+    return error(StatusCode::kInvalidArgument, "swiglu_ffn: expert {} of the group: gate {}, up {}, down {} must agree, and all experts of a group ({})",
+                 index, dtype_name(e.w_gate.dtype), dtype_name(e.w_up.dtype), dtype_name(e.w_down.dtype), dtype_name(w));
   }
-  if (!is_computable(a.w_gate) || (!interleaved && !is_computable(a.w_up)) || !is_computable(a.w_down)) {
-    return error(StatusCode::kInvalidArgument, "swiglu_ffn: W {} with blocks of {} x {} and {} scales is not defined", dtype_name(w),
-                 a.w_gate.format.block_rows, a.w_gate.format.block_cols, dtype_name(a.w_gate.format.scale_dtype));
+  for (const Weight* m : {&e.w_gate, &e.w_up, &e.w_down}) {
+    if (m->data == nullptr || is_computable(*m)) continue;
+    return error(StatusCode::kInvalidArgument, "swiglu_ffn: W {} with blocks of {} x {} and {} scales is not defined", dtype_name(w), m->format.block_rows,
+                 m->format.block_cols, dtype_name(m->format.scale_dtype));
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+Status swiglu_ffn(OpContext& ctx, const SwigluFfnArgs& a) {
+  if (a.num_experts < 0 || a.num_experts > kMaxFfnExperts) {
+    return error(StatusCode::kInvalidArgument, "swiglu_ffn: a group of {}, expected 0 to {}", a.num_experts, kMaxFfnExperts);
+  }
+  const FfnExpert* like = nullptr;
+  int64_t rows = 0;
+  for (int i = 0; i < a.num_experts; ++i) {
+    const FfnExpert& e = a.experts[i];
+    if (e.rows == 0) continue;
+    if (e.rows < 0) return error(StatusCode::kInvalidArgument, "swiglu_ffn: expert {} of the group has {} rows", i, e.rows);
+    if (like == nullptr) like = &e;
+    rows += e.rows;
+    PM_RETURN_IF_ERROR(check_expert(a, i, e, *like));
+  }
+  if (rows == 0) return ok_status();
+  const DType x = a.x.dtype, w = like->w_gate.dtype;
+  const WeightLayout layout = like->w_gate.layout;
+  const bool interleaved = !like->w_up;
+  if (a.act.rows < rows) return error(StatusCode::kInvalidArgument, "swiglu_ffn: act has {} rows, the group {}", a.act.rows, rows);
+  if (a.act.dtype != x || a.out.dtype != DType::kF32) {
+    return error(StatusCode::kInvalidArgument, "swiglu_ffn: act {} must be as x {}, out {} F32", dtype_name(a.act.dtype), dtype_name(x),
+                 dtype_name(a.out.dtype));
   }
   if (a.act_block < 0 || (a.act_block > 0 && (x != DType::kF32 || !is_coded(w) || layout != WeightLayout::kOutIn))) {
     return error(StatusCode::kInvalidArgument, "swiglu_ffn: act in blocks of {} with x {} and W {}: only F32 with coded weights", a.act_block, dtype_name(x),
                  dtype_name(w));
   }
-  if (a.w_gate.layout == WeightLayout::kPanel32) {
-    return error(StatusCode::kUnsupported, "swiglu_ffn: x {} with W {} in panels has no kernel", dtype_name(a.x.dtype), dtype_name(a.w_gate.dtype));
+  if (layout == WeightLayout::kPanel32) {
+    return error(StatusCode::kUnsupported, "swiglu_ffn: x {} with W {} in panels has no kernel", dtype_name(a.x.dtype), dtype_name(w));
   }
   if (x == DType::kF32 && layout == WeightLayout::kInOut) return PM_DISPATCH(ctx, swiglu_ffn_f32_in_out, a);
   if (x == DType::kF32 && is_coded(w)) return PM_DISPATCH(ctx, swiglu_ffn_f32_coded, a);

@@ -66,16 +66,16 @@ class Cases {
 
   void swiglu(DType x, DType w, int64_t rows, int64_t hidden, int64_t intermediate) {
     const int64_t part = hidden * intermediate * dtype_bits(w) / 8;
-    const SwigluFfnArgs base{.x = Tensor::matrix(activation(0), x, rows, hidden), .w_gate = Tensor::matrix(nullptr, w, intermediate, hidden),
-                             .w_up = Tensor::matrix(nullptr, w, intermediate, hidden), .w_down = Tensor::matrix(nullptr, w, hidden, intermediate),
-                             .act = Tensor::matrix(activation(1), x, rows, intermediate), .out = Tensor::matrix(activation(2), DType::kF32, rows, hidden),
-                             .rows = rows};
+    const SwigluFfnArgs base{.x = Tensor::matrix(activation(0), x, rows, hidden), .act = Tensor::matrix(activation(1), x, rows, intermediate),
+                             .out = Tensor::matrix(activation(2), DType::kF32, rows, hidden),
+                             .experts = {{.w_gate = Tensor::matrix(nullptr, w, intermediate, hidden), .w_up = Tensor::matrix(nullptr, w, intermediate, hidden),
+                                          .w_down = Tensor::matrix(nullptr, w, hidden, intermediate), .rows = rows}}};
     // One expert after the other, as a forward pass meets them: their weights come from memory whatever the number of rows.
     add(format("swiglu_ffn_{}_{}", short_name(x), short_name(w)), format("{} x {} -> {}", rows, hidden, intermediate), static_cast<double>(3 * part),
         6.0 * static_cast<double>(rows * hidden * intermediate), x == DType::kBF16, [this, base, part](int64_t call) {
           SwigluFfnArgs a = base;
           std::byte* expert = weight(call, 3 * part);
-          a.w_gate.data = expert, a.w_up.data = expert + part, a.w_down.data = expert + 2 * part;
+          a.experts[0].w_gate.data = expert, a.experts[0].w_up.data = expert + part, a.experts[0].w_down.data = expert + 2 * part;
           return ops::swiglu_ffn(ctx_, a);
         });
   }

@@ -155,16 +155,56 @@ TEST(CodedSwiglu, IsTheFfnOfTheDecodedMatricesBitForBit) {
       TestMatrix<float> x(rows, hidden), act(rows, intermediate), out(rows, hidden), g = gate.decoded(), u = up.decoded(), d = down.decoded();
       TestMatrix<float> gb(1, intermediate), ub(1, intermediate), db(1, hidden);
       x.fill(gate.rng), gb.fill(gate.rng), ub.fill(gate.rng), db.fill(gate.rng);
-      ops::SwigluFfnArgs args{.x = x.tensor(), .w_gate = g.tensor(), .w_up = u.tensor(), .w_down = d.tensor(), .gate_bias = gb.tensor().as<float>(),
-                              .up_bias = ub.tensor().as<float>(), .down_bias = db.tensor().as<float>(), .form = {.alpha = 1.702f, .limit = 7, .up_offset = 1},
-                              .act = act.tensor(), .out = out.tensor(), .rows = rows};
+      ops::SwigluFfnArgs args{.x = x.tensor(), .form = {.alpha = 1.702f, .limit = 7, .up_offset = 1}, .act = act.tensor(), .out = out.tensor(),
+                              .experts = {{.w_gate = g.tensor(), .w_up = u.tensor(), .w_down = d.tensor(), .gate_bias = gb.tensor().as<float>(),
+                                           .up_bias = ub.tensor().as<float>(), .down_bias = db.tensor().as<float>(), .rows = rows}}};
       for (size_t i = 0; i < runners.size(); ++i) {
         ASSERT_TRUE(ops::swiglu_ffn(runners[i]->context, args).ok());
         const std::vector<float> expected = out.values();
         ops::SwigluFfnArgs coded = args;
-        coded.w_gate = gate.weight(), coded.w_up = up.weight(), coded.w_down = down.weight();
+        coded.experts[0].w_gate = gate.weight(), coded.experts[0].w_up = up.weight(), coded.experts[0].w_down = down.weight();
         ASSERT_TRUE(ops::swiglu_ffn(runners[i]->context, coded).ok());
         ASSERT_TRUE(all_same(expected, out.values())) << format.name << " " << kernel_tables()[i].name << " " << rows;
+      }
+    }
+  }
+}
+
+// A group of coded experts, as stored and with the vendor's activations, against each expert alone.
+TEST(CodedSwiglu, AGroupIsItsExpertsOneByOne) {
+  auto runners = make_runners(2);
+  const std::vector<int64_t> counts = {2, 0, 1, 9, 100};
+  const int64_t hidden = 160, intermediate = 75, num_slots = 112;
+  for (const CodedFormat& format : all_formats()) {
+    std::vector<CodedWeight> weights;
+    for (uint64_t e = 0; e < counts.size(); ++e) {
+      weights.emplace_back(format, intermediate, hidden, 3 * e), weights.emplace_back(format, intermediate, hidden, 3 * e + 1);
+      weights.emplace_back(format, hidden, intermediate, 3 * e + 2);
+    }
+    TestMatrix<float> x(num_slots, hidden), act(num_slots, intermediate), out(num_slots, hidden), slot_weights(1, num_slots);
+    x.fill(weights[0].rng), slot_weights.fill(weights[0].rng);
+    std::vector<int32_t> to(static_cast<size_t>(num_slots));
+    for (int32_t r = 0; r < num_slots; ++r) to[static_cast<size_t>(r)] = (r * 5 + 3) % static_cast<int32_t>(num_slots);
+    for (const int32_t act_block : {0, 32}) {
+      ops::SwigluFfnArgs group{.x = x.tensor(), .act_weights = act_block > 0 ? slot_weights.tensor().as<float>() : nullptr, .act_block = act_block,
+                               .act = act.tensor(), .out = out.tensor(), .out_rows = to.data(), .num_experts = static_cast<int>(counts.size())};
+      int64_t first = 0;
+      for (size_t e = 0; e < counts.size(); ++e) {
+        group.experts[e] = {.w_gate = weights[3 * e].weight(), .w_up = weights[3 * e + 1].weight(), .w_down = weights[3 * e + 2].weight(),
+                            .first = first, .rows = counts[e]};
+        first += counts[e];
+      }
+      for (size_t i = 0; i < runners.size(); ++i) {
+        std::fill(out.raw().begin(), out.raw().end(), NAN);
+        for (int e = 0; e < group.num_experts; ++e) {
+          ops::SwigluFfnArgs alone = group;
+          alone.experts[0] = group.experts[e], alone.num_experts = 1;
+          ASSERT_TRUE(ops::swiglu_ffn(runners[i]->context, alone).ok());
+        }
+        const std::vector<float> expected = out.values();
+        std::fill(out.raw().begin(), out.raw().end(), NAN);
+        ASSERT_TRUE(ops::swiglu_ffn(runners[i]->context, group).ok());
+        ASSERT_TRUE(all_same(expected, out.values())) << format.name << " " << kernel_tables()[i].name << " act_block " << act_block;
       }
     }
   }
@@ -197,16 +237,17 @@ TEST(CodedSwiglu, InterleavedGateAndUpAreTheEvenAndOddOutputs) {
     TestMatrix<float> x(rows, hidden), act(rows, intermediate), out(rows, hidden);
     x.fill(both.rng);
     for (size_t i = 0; i < runners.size(); ++i) {
-      ops::SwigluFfnArgs args{.x = x.tensor(), .w_gate = gate.tensor(), .w_up = up.tensor(), .w_down = d.tensor(), .gate_bias = gb.tensor().as<float>(),
-                              .up_bias = ub.tensor().as<float>(), .form = {.alpha = 1.702f, .limit = 7, .up_offset = 1}, .act = act.tensor(),
-                              .out = out.tensor(), .rows = rows};
+      ops::SwigluFfnArgs args{.x = x.tensor(), .form = {.alpha = 1.702f, .limit = 7, .up_offset = 1}, .act = act.tensor(), .out = out.tensor(),
+                              .experts = {{.w_gate = gate.tensor(), .w_up = up.tensor(), .w_down = d.tensor(), .gate_bias = gb.tensor().as<float>(),
+                                           .up_bias = ub.tensor().as<float>(), .rows = rows}}};
+      ops::FfnExpert& expert = args.experts[0];
       ASSERT_TRUE(ops::swiglu_ffn(runners[i]->context, args).ok());
       const std::vector<float> expected = out.values();
-      args.w_up = {}, args.up_bias = nullptr, args.gate_bias = bias.tensor().as<float>();
-      args.w_gate = both.weight(), args.w_down = down.weight();
+      expert.w_up = {}, expert.up_bias = nullptr, expert.gate_bias = bias.tensor().as<float>();
+      expert.w_gate = both.weight(), expert.w_down = down.weight();
       ASSERT_TRUE(ops::swiglu_ffn(runners[i]->context, args).ok());
       ASSERT_TRUE(all_same(expected, out.values())) << kernel_tables()[i].name << " " << rows;
-      args.w_gate = turned(both_turned, 2 * intermediate, hidden), args.w_down = turned(down_turned, hidden, intermediate);
+      expert.w_gate = turned(both_turned, 2 * intermediate, hidden), expert.w_down = turned(down_turned, hidden, intermediate);
       ASSERT_TRUE(ops::swiglu_ffn(runners[i]->context, args).ok());
       ASSERT_TRUE(all_same(expected, out.values())) << kernel_tables()[i].name << " " << rows;
     }
@@ -223,8 +264,8 @@ TEST(Swiglu, ClampsScalesAndOffsetsAsItsFormSays) {
   gate.at(0, 0) = 1, up.at(0, 0) = -1.5f;
   for (const ops::SwigluForm form : {ops::SwigluForm{}, {.limit = 10}, {.alpha = 1.702f, .limit = 7, .up_offset = 1}}) {
     for (size_t i = 0; i < runners.size(); ++i) {
-      ASSERT_TRUE(ops::swiglu_ffn(runners[i]->context, {.x = x.tensor(), .w_gate = gate.tensor(), .w_up = up.tensor(), .w_down = gate.tensor(),
-                                                        .form = form, .act = act.tensor(), .out = out.tensor(), .rows = rows}).ok());
+      ASSERT_TRUE(ops::swiglu_ffn(runners[i]->context, {.x = x.tensor(), .form = form, .act = act.tensor(), .out = out.tensor(),
+                                                        .experts = {{.w_gate = gate.tensor(), .w_up = up.tensor(), .w_down = gate.tensor(), .rows = rows}}}).ok());
       for (int64_t r = 0; r < rows; ++r) {
         double g = points[static_cast<size_t>(r)], u = -1.5 * g;
         if (std::isnan(g)) {

@@ -25,29 +25,60 @@ inline int64_t columns_per_range(int64_t rows, int64_t bytes_per_column) {
   return smaller(kMaxColumns, larger(8, columns));
 }
 
-// Calls store(m, n, count, values) for every row m and run of columns of x . W^T, in ranges over rows and columns. x_row(m) gives a row.
-template <class Dot, class XRow, class Store>
-void for_each_tile(ThreadPool& pool, int64_t rows, const Tensor& w, XRow&& x_row, Store&& store) {
-  using W = typename Dot::Weight;
-  const int64_t n_step = columns_per_range(rows, w.cols * static_cast<int64_t>(sizeof(W)));
-  const int64_t n_blocks = (w.rows + n_step - 1) / n_step;
-  const int64_t m_blocks = (rows + kRowBlock - 1) / kRowBlock;
-  pool.parallel_for(n_blocks * m_blocks, 1, [&](int64_t first, int64_t last) {
-    [[maybe_unused]] const typename Dot::Denormals denormals;
-    float values[kTileRows * kMaxColumns];
-    for (int64_t block = first; block < last; ++block) {
-      // Blocks that share columns follow one another: their part of W stays in the cache.
-      const int64_t n0 = block / m_blocks * n_step, n1 = smaller(w.rows, n0 + n_step);
-      const int64_t m0 = block % m_blocks * kRowBlock, m1 = smaller(rows, m0 + kRowBlock);
-      for (int64_t m = m0; m < m1; m += kTileRows) {
-        const int count = static_cast<int>(smaller(kTileRows, m1 - m));
-        const typename Dot::X* x[kTileRows];
-        for (int i = 0; i < count; ++i) x[i] = x_row(m + i);
-        dot_rows<Dot>(x, count, w.row<const W>(n0), w.row_stride, n1 - n0, w.cols, values, kMaxColumns, m == m0);
-        for (int i = 0; i < count; ++i) store(m + i, n0, n1 - n0, values + i * kMaxColumns);
-      }
+// One of the matrices of results that a step computes: rows x cols, cut into ranges of m_step x n_step.
+struct RangeGrid {
+  int64_t rows = 0, cols = 0, m_step = 1, n_step = 1;
+  int64_t m_blocks() const { return (rows + m_step - 1) / m_step; }
+  int64_t n_blocks() const { return (cols + n_step - 1) / n_step; }
+};
+inline constexpr int kMaxGrids = 16;
+
+// body(g, m0, m1, n0, n1) for every range of every grid, in one parallel_for: a step over several matrices has one end to wait for.
+// Ranges that share columns follow one another, so that their part of W stays in the cache.
+template <class GridOf, class Body>
+void for_each_range(ThreadPool& pool, int num_grids, GridOf&& grid_of, Body&& body) {
+  RangeGrid grids[kMaxGrids];
+  int64_t begin[kMaxGrids + 1] = {};
+  for (int g = 0; g < num_grids; ++g) {
+    grids[g] = grid_of(g);
+    begin[g + 1] = begin[g] + grids[g].m_blocks() * grids[g].n_blocks();
+  }
+  pool.parallel_for(begin[num_grids], 1, [&](int64_t first, int64_t last) {
+    int g = 0;
+    for (int64_t range = first; range < last; ++range) {
+      while (range >= begin[g + 1]) ++g;
+      const RangeGrid& grid = grids[g];
+      const int64_t m_blocks = grid.m_blocks(), block = range - begin[g];
+      const int64_t n0 = block / m_blocks * grid.n_step, m0 = block % m_blocks * grid.m_step;
+      body(g, m0, smaller(grid.rows, m0 + grid.m_step), n0, smaller(grid.cols, n0 + grid.n_step));
     }
   });
+}
+
+// Calls store(g, m, n, count, values) for every row m and run of columns of x_g . W_g^T, g < num. w_of(g) gives a matrix, rows_of(g) the
+// rows that meet it, x_row(g, m) one of them.
+template <class Dot, class RowsOf, class WOf, class XRow, class Store>
+void for_each_tile(ThreadPool& pool, int num, RowsOf&& rows_of, WOf&& w_of, XRow&& x_row, Store&& store) {
+  using W = typename Dot::Weight;
+  for_each_range(
+      pool, num,
+      [&](int g) {
+        const Tensor& w = w_of(g);
+        const int64_t rows = rows_of(g);
+        return RangeGrid{.rows = rows, .cols = w.rows, .m_step = kRowBlock, .n_step = columns_per_range(rows, w.cols * static_cast<int64_t>(sizeof(W)))};
+      },
+      [&](int g, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
+        [[maybe_unused]] const typename Dot::Denormals denormals;
+        float values[kTileRows * kMaxColumns];
+        const Tensor& w = w_of(g);
+        for (int64_t m = m0; m < m1; m += kTileRows) {
+          const int count = static_cast<int>(smaller(kTileRows, m1 - m));
+          const typename Dot::X* x[kTileRows];
+          for (int i = 0; i < count; ++i) x[i] = x_row(g, m + i);
+          dot_rows<Dot>(x, count, w.row<const W>(n0), w.row_stride, n1 - n0, w.cols, values, kMaxColumns, m == m0);
+          for (int i = 0; i < count; ++i) store(g, m + i, n0, n1 - n0, values + i * kMaxColumns);
+        }
+      });
 }
 
 // y[0..n) = values (+ bias) (+ y)
@@ -64,39 +95,43 @@ inline void store_row(float* y, const float* values, const float* bias, bool acc
 template <class Dot>
 void matmul_kernel(ThreadPool& pool, const MatmulArgs& a) {
   for_each_tile<Dot>(
-      pool, a.y.rows, a.w, [&](int64_t m) { return a.x.row<const typename Dot::X>(a.x_rows != nullptr ? a.x_rows[m] : m); },
-      [&](int64_t m, int64_t n, int64_t count, const float* values) {
+      pool, 1, [&](int) { return a.y.rows; }, [&](int) -> const Tensor& { return a.w; },
+      [&](int, int64_t m) { return a.x.row<const typename Dot::X>(a.x_rows != nullptr ? a.x_rows[m] : m); },
+      [&](int, int64_t m, int64_t n, int64_t count, const float* values) {
         store_row(a.y.row<float>(m) + n, values, a.bias != nullptr ? a.bias + n : nullptr, a.accumulate, count);
       });
 }
 
 // for_each_tile for weights in any stored format: see isa/weight_rows.h.
-template <class Rows, bool kInOut, class XRow, class Store>
-void for_each_block(ThreadPool& pool, int64_t rows, const Weight& w, XRow&& x_row, Store&& store) {
-  const Rows stored(w);
-  const int64_t n_step = (columns_per_range(rows, w.cols * Rows::Code::kBits / 8) + 15) / 16 * 16;
-  const int64_t n_blocks = (w.rows + n_step - 1) / n_step;
-  const int64_t m_blocks = (rows + kMaxBlockRows - 1) / kMaxBlockRows;
-  pool.parallel_for(n_blocks * m_blocks, 1, [&](int64_t first, int64_t last) {
-    // Eight rows or fewer go with up to kMaxColumns columns, more with kColumnBlock.
-    float values[kMaxBlockRows * kColumnBlock];
-    for (int64_t block = first; block < last; ++block) {
-      const int64_t n0 = block / m_blocks * n_step, n1 = smaller(w.rows, n0 + n_step);
-      const int64_t m0 = block % m_blocks * kMaxBlockRows, m1 = smaller(rows, m0 + kMaxBlockRows);
-      const float* x[kMaxBlockRows];
-      for (int64_t m = m0; m < m1; ++m) x[m - m0] = x_row(m);
-      dot_block<Rows, kInOut>(stored, x, m1 - m0, n0, n1 - n0, w.cols, values, n_step);
-      for (int64_t m = m0; m < m1; ++m) store(m, n0, n1 - n0, values + (m - m0) * n_step);
-    }
-  });
+template <class Rows, bool kInOut, class RowsOf, class WOf, class XRow, class Store>
+void for_each_block(ThreadPool& pool, int num, RowsOf&& rows_of, WOf&& w_of, XRow&& x_row, Store&& store) {
+  const auto n_step_of = [](int64_t rows, int64_t k) { return (columns_per_range(rows, k * Rows::Code::kBits / 8) + 15) / 16 * 16; };
+  for_each_range(
+      pool, num,
+      [&](int g) {
+        const Weight& w = w_of(g);
+        const int64_t rows = rows_of(g);
+        return RangeGrid{.rows = rows, .cols = w.rows, .m_step = kMaxBlockRows, .n_step = n_step_of(rows, w.cols)};
+      },
+      [&](int g, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
+        // Eight rows or fewer go with up to kMaxColumns columns, more with kColumnBlock.
+        float values[kMaxBlockRows * kColumnBlock];
+        const Weight& w = w_of(g);
+        const int64_t n_step = n_step_of(rows_of(g), w.cols);
+        const float* x[kMaxBlockRows];
+        for (int64_t m = m0; m < m1; ++m) x[m - m0] = x_row(g, m);
+        dot_block<Rows, kInOut>(Rows(w), x, m1 - m0, n0, n1 - n0, w.cols, values, n_step);
+        for (int64_t m = m0; m < m1; ++m) store(g, m, n0, n1 - n0, values + (m - m0) * n_step);
+      });
 }
 static_assert(kMaxBlockRows * kColumnBlock >= 8 * kMaxColumns);
 
 template <class Rows, bool kInOut>
 void matmul_rows_kernel(ThreadPool& pool, const MatmulArgs& a) {
   for_each_block<Rows, kInOut>(
-      pool, a.y.rows, a.w, [&](int64_t m) { return a.x.row<const float>(a.x_rows != nullptr ? a.x_rows[m] : m); },
-      [&](int64_t m, int64_t n, int64_t count, const float* values) {
+      pool, 1, [&](int) { return a.y.rows; }, [&](int) -> const Weight& { return a.w; },
+      [&](int, int64_t m) { return a.x.row<const float>(a.x_rows != nullptr ? a.x_rows[m] : m); },
+      [&](int, int64_t m, int64_t n, int64_t count, const float* values) {
         store_row(a.y.row<float>(m) + n, values, a.bias != nullptr ? a.bias + n : nullptr, a.accumulate, count);
       });
 }
