@@ -17,6 +17,7 @@ struct Part {
 };
 // Sorted.
 constexpr Part kParts[] = {
+    {"cache", run_bench_cache, "hit rates of every eviction policy and of the optimum on recorded routes, by cache size"},
     {"decode", run_bench_decode, "tokens per second of a model, per budget, against the memory bandwidth of this machine"},
     {"io", run_bench_io, "cold reads of experts against the disk's own rate"},
     {"ops", run_bench_ops, "kernels against the limits of this machine"},

@@ -5,6 +5,7 @@
 
 namespace pointsman::cli {
 
+int run_bench_cache(int argc, char** argv);
 int run_bench_decode(int argc, char** argv);
 int run_bench_io(int argc, char** argv);
 int run_bench_ops(int argc, char** argv);

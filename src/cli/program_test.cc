@@ -36,7 +36,7 @@ TEST(Program, HelpGoesToStdout) {
 }
 
 TEST(Program, EveryCommandHasHelpWithExamples) {
-  for (const std::string command : {"bench", "bench decode", "bench io", "bench ops", "chat", "compare", "inspect", "lock",
+  for (const std::string command : {"bench", "bench cache", "bench decode", "bench io", "bench ops", "chat", "compare", "inspect", "lock",
                                     "plan", "run", "trace", "version"}) {
     const ShellResult r = run_shell("$P " + command + " --help");
     EXPECT_EQ(r.exit_code, kExitOk) << command;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// lfru: recency protects, frequency decides ("least frequent recently used", Bilal and Kang 2017). The last used half of the slots is
-// safe, in the order of use; an expert that falls out of that half competes by its fading count, and the least used one leaves.
+// lfru: recency protects, frequency decides ("least frequent recently used", Bilal and Kang 2017). What the last pass over the layers
+// used is safe; experts that fall out of it compete by their fading counts, and the least used one leaves. Where the slots hold less than a
+// pass uses, nothing is safe and the counts decide alone; where they hold just that, this is LRU.
 //
 // What earlier runs learned gives the counts a start, and the experts that they used most are the hot set: up to a quarter of
 // the slots, which they do not leave once they are in.
@@ -13,14 +14,13 @@
 namespace pointsman {
 namespace {
 
-constexpr int kRecentShare = 2;  // 1 / of the slots
-constexpr int kHotShare = 4;
+constexpr int kHotShare = 4;  // 1 / of the slots
 
 class LfruPolicy final : public ResidencyPolicy {
  public:
   explicit LfruPolicy(const PolicyArgs& args)
       : args_(args),
-        num_recent_(std::max(1, args.num_shared_slots / kRecentShare)),
+        num_recent_(args.num_shared_slots / 2),
         counts_(num_records(args), fading_half_life(args)),
         links_(args.slots.size()),
         heap_(args.slots.size(), Less{this}),
@@ -48,6 +48,7 @@ class LfruPolicy final : public ResidencyPolicy {
   }
   void used(int slot) override {
     const size_t expert = args_.expert_in(slot);
+    count_pass(args_.slots[static_cast<size_t>(slot)].layer);
     uses_[expert] += uses_[expert] < UINT32_MAX ? 1 : 0;
     counts_.add(expert, args_.slots[static_cast<size_t>(slot)].last_use);
     touched(slot);
@@ -75,10 +76,20 @@ class LfruPolicy final : public ResidencyPolicy {
 
   void push_recent(int slot) {
     links_.push_back(recent_, slot);
-    if (recent_.size <= num_recent_) return;
-    const int oldest = recent_.head;
-    links_.remove(recent_, oldest);
-    heap_.push(oldest);
+    while (recent_.size > num_recent_) {
+      const int oldest = recent_.head;
+      links_.remove(recent_, oldest);
+      heap_.push(oldest);
+    }
+  }
+  // A pass ends where the layers begin again. Models with one layer keep the half that is set at the start.
+  void count_pass(int layer) {
+    if (layer < last_layer_) {
+      num_recent_ = num_uses_ <= args_.num_shared_slots ? num_uses_ : 0;
+      num_uses_ = 0;
+    }
+    last_layer_ = layer;
+    ++num_uses_;
   }
   // Thirty-two uses of the past weigh as one of now: enough to rank experts that this run has not met, and soon overtaken.
   void learn(std::span<const uint32_t> learned) {
@@ -97,7 +108,8 @@ class LfruPolicy final : public ResidencyPolicy {
   }
 
   PolicyArgs args_;
-  const int num_recent_;
+  int num_recent_;  // slots
+  int last_layer_ = -1, num_uses_ = 0;  // of this pass
   FadingCounts counts_;
   SlotLinks links_;  // of recent_ and hot_
   SlotLinks::List recent_, hot_;
