@@ -72,6 +72,7 @@ struct Engine::Impl {
   HostScratch host;
   RopeTable rope, compress_rope;
   ForwardOptions forward;
+  std::unique_ptr<ExpertPrediction> prediction;  // null: no guesses about experts
   std::string model_digest;
   uint64_t guard_fired = 0;
   uint64_t dense_bytes_read = 0;
