@@ -23,7 +23,7 @@ const std::map<std::string, int> kLayer = {
 };
 // Arrows within one layer that are allowed.
 const std::set<std::pair<std::string, std::string>> kSideways = {
-    {"memory", "tensor"}, {"quant", "tensor"}, {"verify", "engine"}, {"train", "engine"},
+    {"memory", "tensor"}, {"quant", "tensor"}, {"verify", "engine"}, {"train", "engine"}, {"pack", "verify"},
 };
 
 bool is_test(const fs::path& p) { return p.stem().string().ends_with("_test"); }

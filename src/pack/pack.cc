@@ -172,11 +172,16 @@ class Packer {
       return ok_status();
     }
     // The digest of an expert goes over all weights first, then over the scales.
+    Xxh3 fast;
+    const auto digest = [&](std::span<const std::byte> bytes) {
+      hash.update(bytes);
+      if (record.is_expert()) fast.update(bytes);
+    };
     std::vector<std::vector<std::byte>> scales;
     for (const MatrixJob& job : record.matrices) {
       QuantisationError error;
       const auto sink = [&](uint64_t offset, std::span<const std::byte> bytes) {
-        hash.update(bytes);
+        digest(bytes);
         return writer.write(job.name, offset, bytes);
       };
       PM_RETURN_IF_ERROR(converter.convert(job, sink, [&](uint64_t bytes) { return report(bytes); }, error));
@@ -189,11 +194,13 @@ class Packer {
     }
     for (size_t i = 0; i < scales.size(); ++i) {
       if (scales[i].empty()) continue;
-      hash.update(scales[i]);
+      digest(scales[i]);
       PM_RETURN_IF_ERROR(writer.write(record.matrices[i].scale_name, 0, scales[i]));
       if (!record.is_expert()) out.digests.push_back(hash.finish());
     }
-    if (record.is_expert()) out.digests.push_back(hash.finish());
+    if (!record.is_expert()) return ok_status();
+    out.digests.push_back(hash.finish());
+    out.xxh3 = fast.finish();
     return ok_status();
   }
 
@@ -274,7 +281,8 @@ Result<PackReport> run_pack(FileSystem& fs, const std::string& model, const std:
   };
   if (const Status s = pack(); !s.ok()) {
     if (packer.complete_files() == 0) {
-      folder->discard();
+      // What an earlier run left is not this one's to remove: it may have been asked for with other options.
+      if (!options.resume) folder->discard();
       return s;
     }
     if (s.code() != StatusCode::kIo) return s;

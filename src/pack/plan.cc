@@ -273,6 +273,7 @@ class Planner {
     shard.data_bytes += bytes;
   }
   void pad(ShardPlan& shard, uint64_t alignment) {
+    if (options_.unpack) return;  // other programs would ask what the padding is
     const uint64_t gap = align_up(shard.data_bytes, alignment) - shard.data_bytes;
     if (gap > 0) declare(shard, format("{}{}", kPaddingPrefix, num_pads_++), DType::kU8, {static_cast<int64_t>(gap)}, gap);
   }

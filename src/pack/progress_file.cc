@@ -20,6 +20,7 @@ std::string progress_to_json(const PackProgressFile& progress) {
     for (const QuantisationError& e : record.errors) errors.push_back(Json(Json::Array{Json(e.max_abs), Json(e.sum_squares), Json(e.value_squares), Json(e.count)}));
     Json entry = Json::object();
     entry.set("sha256", std::move(digests));
+    if (record.xxh3) entry.set("xxh3", to_hex(*record.xxh3));
     entry.set("errors", std::move(errors));
     records.as_object().emplace_back(name, std::move(entry));
   }
@@ -53,6 +54,10 @@ Result<PackProgressFile> parse_progress_json(std::string_view text) {
       Sha256Digest digest;
       if (!d.is_string() || !from_hex(d.as_string(), digest)) return bad("a digest is not 64 hexadecimal digits");
       record.digests.push_back(digest);
+    }
+    if (const Json* fast = entry.find("xxh3"); fast != nullptr) {
+      record.xxh3.emplace();
+      if (!fast->is_string() || !from_hex(fast->as_string(), *record.xxh3)) return bad("an xxh3 is not 32 hexadecimal digits");
     }
     for (const Json& e : errors->as_array()) {
       if (!e.is_array() || e.as_array().size() != 4) return bad("an error is not four numbers");

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,7 @@ inline constexpr const char* kPackProgressName = "pack.progress.json";
 struct PackedRecord {
   // Of an expert: one digest over its parts. Of a matrix: of its elements, then of its scales when there are any. Of another tensor: one.
   std::vector<Sha256Digest> digests;
+  std::optional<Xxh3Digest> xxh3;         // of an expert
   std::vector<QuantisationError> errors;  // one per matrix
 };
 

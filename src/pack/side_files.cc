@@ -70,15 +70,15 @@ std::string index_json(const PackPlan& plan) {
 
 Status wrong(std::string_view name, std::string_view what) { return error(StatusCode::kInternal, "{}: what was written reads as something else ({})", name, what); }
 
-// One aligned read brings an expert, part after part where a slot has them.
-Status check_expert(const ExpertInfo& info, const PackRecord& record) {
+// One aligned read brings an expert of a packed folder, part after part where a slot has them.
+Status check_expert(const ExpertInfo& info, const PackRecord& record, bool is_packed) {
   const uint64_t begin = info.parts[0].offset;
-  if (begin % kRecordAlignment != 0) return wrong(record.name, "not aligned");
+  if (is_packed && begin % kRecordAlignment != 0) return wrong(record.name, "not aligned");
   size_t weight = 0;
   for (int p = 0; p < kMaxExpertParts; ++p) {
     const ExpertPartInfo& part = info.parts[static_cast<size_t>(p)];
     if (part.size_bytes == 0) continue;
-    if (part.file_idx != info.parts[0].file_idx || part.offset != begin + part.slot_offset) return wrong(record.name, "its parts are not one record");
+    if (is_packed && (part.file_idx != info.parts[0].file_idx || part.offset != begin + part.slot_offset)) return wrong(record.name, "its parts are not one record");
     if (p >= kNumWeightParts) continue;
     const Weight& to = record.matrices[weight++].to;
     if (part.layout != to.layout || part.dtype != to.dtype || part.format != to.format || part.rows != to.rows || part.cols != to.cols) {
@@ -100,8 +100,8 @@ Result<LockFile> make_lock_of(FileSystem& fs, const std::string& directory, cons
     const std::vector<Sha256Digest>& d = it->second.digests;
     if (record.is_expert()) {
       const ExpertInfo& info = binding.experts->at(record.moe_layer, record.expert);
-      PM_RETURN_IF_ERROR(check_expert(info, record));
-      lock.experts[record.name] = {.sha256 = d.at(0), .size_bytes = info.size_bytes()};
+      PM_RETURN_IF_ERROR(check_expert(info, record, config.quantization.is_packed()));
+      lock.experts[record.name] = {.sha256 = d.at(0), .size_bytes = info.size_bytes(), .xxh3 = it->second.xxh3};
       continue;
     }
     digests[record.name] = d.at(0);
