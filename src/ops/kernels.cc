@@ -13,7 +13,6 @@ void add_scalar_kernels(KernelTable& table);
 void add_avx2_kernels(KernelTable& table);
 void add_avx512_kernels(KernelTable& table);
 void add_dpbf16_kernels(KernelTable& table);
-void route_kernel(ThreadPool& pool, const RouteArgs& args);
 
 namespace {
 
@@ -31,7 +30,6 @@ std::span<const std::string_view> op_names() { return kNames; }
 KernelTable make_cpu_kernels(Isa isa, const CpuFeatures& cpu) {
   KernelTable table;
   table.isa = isa;
-  table.route = route_kernel;
   add_scalar_kernels(table);
   if (isa >= Isa::kAvx2) add_avx2_kernels(table);
   if (isa >= Isa::kAvx512) add_avx512_kernels(table);

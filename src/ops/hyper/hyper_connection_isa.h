@@ -19,17 +19,6 @@ inline void hc_spread_kernel(ThreadPool& pool, const HcSpreadArgs& a) {
   });
 }
 
-// sigmoid(x) on lanes
-inline Vec vsigmoid(Vec x) { return vdiv(vset(1.0f), vadd(vset(1.0f), vexp(vsub(vzero(), x)))); }
-
-// Lanes below n of v, the others `rest`.
-inline Vec lanes_below(Vec v, int64_t n, float rest) {
-  float f[16];
-  vstore(f, v);
-  for (int64_t i = n; i < 16; ++i) f[i] = rest;
-  return vload(f);
-}
-
 // comb [n, n] in place: logits to a doubly stochastic matrix.
 inline void sinkhorn(float* comb, int64_t n, int64_t iters, float eps) {
   Vec rows[kMaxStreams];

@@ -20,12 +20,12 @@
 #include "ops/hyper/hyper_connection_isa.h"
 #include "ops/moe/combine_isa.h"
 #include "ops/moe/expert_table_isa.h"
+#include "ops/moe/route_isa.h"
 #include "ops/kernels.h"
 
 namespace pointsman::ops {
 namespace {
 
-// Everything but the router, which is one source for all (moe/route.cc).
 inline void fill_table(KernelTable& t) {
   t.attention_bf16 = attention_kernel<Bf16Dot, bf16>;
   t.attention_f32 = attention_kernel<F32Dot<float>, float>;
@@ -55,6 +55,7 @@ inline void fill_table(KernelTable& t) {
   t.qkv_prepare_f32 = qkv_prepare_kernel<float>;
   t.rms_norm = rms_norm_kernel;
   t.rotate_tail = rotate_tail_kernel;
+  t.route = route_kernel;
   t.simulate = simulate_kernel;
   t.swiglu_ffn_bf16_bf16 = swiglu_kernel<Bf16Dot>;
   t.swiglu_ffn_f32_bf16 = swiglu_kernel<F32Dot<bf16>>;

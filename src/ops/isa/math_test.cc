@@ -50,5 +50,40 @@ TEST(Exp, EndsAreExact) {
   EXPECT_TRUE(std::isnan(exp_of(NAN)));
 }
 
+TEST(Log1p, IsWithinTwoUlpOfDoublePrecisionForWhatAnExponentialGives) {
+  double worst = 0;
+  for (uint32_t bits = 1; bits < 0x4e800000; bits += 1237) {  // the smallest denormal to 1e9
+    const float x = std::bit_cast<float>(bits);
+    const double exact = std::log1p(static_cast<double>(x));
+    int exponent;
+    std::frexp(static_cast<float>(exact), &exponent);
+    worst = std::max(worst, std::fabs(vlog1p(vset(x)).f[3] - exact) / std::ldexp(1.0, std::max(exponent, -125) - 24));
+  }
+  EXPECT_LT(worst, 2.0);
+  EXPECT_EQ(vlog1p(vset(0)).f[0], 0.0f);
+}
+
+TEST(Selection, SortsSixteenLanesAndFindsTheKth) {
+  uint32_t state = 1;
+  for (int round = 0; round < 300; ++round) {
+    Vec v, place;
+    for (int i = 0; i < 16; ++i) {
+      state = state * 1664525u + 1013904223u;
+      v.f[i] = static_cast<float>(state >> 24 & (round % 3 == 0 ? 3 : 255));
+      place.f[i] = static_cast<float>(100 + i);
+    }
+    Vec sorted = v, order = place;
+    vsort(&sorted, &order);
+    for (int i = 0; i < 16; ++i) {
+      const float at = order.f[i] - 100;
+      EXPECT_EQ(v.f[static_cast<int>(at)], sorted.f[i]);
+      EXPECT_EQ(vkth(v, i + 1).f[5], sorted.f[i]);
+      if (i > 0) {
+        EXPECT_TRUE(sorted.f[i - 1] > sorted.f[i] || (sorted.f[i - 1] == sorted.f[i] && order.f[i - 1] < order.f[i]));
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace pointsman::ops

@@ -86,6 +86,12 @@ inline Vec vselect_less(Vec x, Vec y, Vec a, Vec b) {
   return {_mm256_blendv_ps(b.lo, a.lo, _mm256_cmp_ps(x.lo, y.lo, _CMP_LT_OQ)), _mm256_blendv_ps(b.hi, a.hi, _mm256_cmp_ps(x.hi, y.hi, _CMP_LT_OQ))};
 }
 
+// By halves, so that neither factor leaves the range and only the last product rounds.
+inline Vec vscale2(Vec p, Vec n) {
+  const Vec half = vround(vmul(n, vset(0.5f)));
+  return vmul(vmul(p, vpow2(half)), vpow2(vsub(n, half)));
+}
+
 inline float vsum(Vec a) {
   const __m256 h = _mm256_add_ps(a.lo, a.hi);
   const __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
@@ -99,6 +105,81 @@ inline float vhighest(Vec a) {
   const __m128 d = _mm_max_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_max_ss(d, _mm_movehdup_ps(d)));
 }
+
+inline uint32_t vmask_less(Vec a, Vec b) {
+  const auto bits = [](__m256 x, __m256 y) { return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(x, y, _CMP_LT_OQ))); };
+  return bits(a.lo, b.lo) | bits(a.hi, b.hi) << 8;
+}
+// For eight lanes: bit 4 i + .. of the places holds the lane that goes to place i.
+inline void compress_half(float* out, __m256 a, uint32_t mask) {
+  const uint64_t keep = _pdep_u64(mask, 0x1111111111111111u) * 15;
+  const uint64_t nibbles = _pext_u64(0x76543210u, keep);
+  const __m128i bytes = _mm_cvtsi64_si128(static_cast<long long>(_pdep_u64(nibbles, 0x0f0f0f0f0f0f0f0fu)));
+  _mm256_storeu_ps(out, _mm256_permutevar8x32_ps(a, _mm256_cvtepu8_epi32(bytes)));
+}
+inline void vcompress(float* out, Vec a, uint32_t mask) {
+  compress_half(out, a.lo, mask & 255);
+  compress_half(out + __builtin_popcount(mask & 255), a.hi, mask >> 8);
+}
+inline Vec vappend(Vec have, int64_t count, Vec a, uint32_t mask) {
+  float t[32];
+  vstore(t, have);
+  if (count < 16) vcompress(t + count, a, mask);
+  return vload(t);
+}
+inline void ranks(const float* s, int32_t* rank) {
+  const __m256 v[2] = {_mm256_loadu_ps(s), _mm256_loadu_ps(s + 8)};
+  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  for (int h = 0; h < 2; ++h) {
+    __m256i r = _mm256_setzero_si256();
+#pragma GCC unroll 16
+    for (int j = 0; j < 16; ++j) {
+      const __m256 other = _mm256_broadcast_ss(s + j);
+      const __m256 right = _mm256_castsi256_ps(_mm256_cmpgt_epi32(lanes, _mm256_set1_epi32(j - 8 * h)));
+      const __m256 beaten = _mm256_blendv_ps(_mm256_cmp_ps(v[h], other, _CMP_LT_OQ), _mm256_cmp_ps(v[h], other, _CMP_LE_OQ), right);
+      r = _mm256_sub_epi32(r, _mm256_castps_si256(beaten));
+    }
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(rank + 8 * h), r);
+  }
+}
+inline void vsort(Vec* value, Vec* place) {
+  float v[16], p[16], sorted_v[16], sorted_p[16];
+  int32_t rank[16];
+  vstore(v, *value), vstore(p, *place);
+  ranks(v, rank);
+  for (int i = 0; i < 16; ++i) sorted_v[rank[i]] = v[i], sorted_p[rank[i]] = p[i];
+  *value = vload(sorted_v), *place = vload(sorted_p);
+}
+inline Vec vkth(Vec a, int32_t k) {
+  float v[16], sorted[16];
+  int32_t rank[16];
+  vstore(v, a);
+  ranks(v, rank);
+  for (int i = 0; i < 16; ++i) sorted[rank[i]] = v[i];
+  return vset(sorted[k - 1]);
+}
+inline Vec vgather_n(const float* p, Vec place, int64_t n) {
+  float at[16], t[16] = {};
+  vstore(at, place);
+  for (int64_t i = 0; i < n && i < 16; ++i) t[i] = p[static_cast<int32_t>(at[i])];
+  return vload(t);
+}
+inline void vstore_ids(int32_t* p, Vec place, int64_t n) {
+  int32_t t[16];
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(t), _mm256_cvtps_epi32(place.lo));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(t + 8), _mm256_cvtps_epi32(place.hi));
+  for (int64_t i = 0; i < n && i < 16; ++i) p[i] = t[i];
+}
+inline void vsplit(Vec x, Vec* m, Vec* e) {
+  const auto split = [](__m256 a, __m256* mantissa, __m256* exponent) {
+    const __m256i u = _mm256_castps_si256(a);
+    const __m256i k = _mm256_srai_epi32(_mm256_sub_epi32(u, _mm256_set1_epi32(0x3f3504f3)), 23);
+    *mantissa = _mm256_castsi256_ps(_mm256_sub_epi32(u, _mm256_slli_epi32(k, 23)));
+    *exponent = _mm256_cvtepi32_ps(k);
+  };
+  split(x.lo, &m->lo, &e->lo), split(x.hi, &m->hi, &e->hi);
+}
+inline Vec vsqrt(Vec a) { return {_mm256_sqrt_ps(a.lo), _mm256_sqrt_ps(a.hi)}; }
 
 // Sixteen element codes, exact, by way of binary16, whose conversion ignores MXCSR. e4m3: a binary16 with the same mantissa whose exponent
 // bias is 8 higher; the multiplication by 256 is exact. e2m1 reads eight bytes, low nibble first; its values are binary16 with a zero low byte.

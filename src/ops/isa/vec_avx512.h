@@ -50,11 +50,8 @@ inline Vec vdiv(Vec a, Vec b) { return {_mm512_div_ps(a.v, b.v)}; }
 inline Vec vmax(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }  // b when either is NaN
 inline Vec vmin(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
 
-// 2^n for n held as an integral float in [-127, 128]; used by vexp with halves, so 2^128 does not occur.
-inline Vec vpow2(Vec n) {
-  const __m512i e = _mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127));
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(e, 23))};
-}
+// p * 2^n for integral n in [-150, 128], rounded once.
+inline Vec vscale2(Vec p, Vec n) { return {_mm512_scalef_ps(p.v, n.v)}; }
 inline Vec vround(Vec a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 // a where `x` is NaN, else b.
 inline Vec vselect_nan(Vec x, Vec a, Vec b) { return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(x.v, x.v, _CMP_UNORD_Q), b.v, a.v)}; }
@@ -85,6 +82,65 @@ inline float vhighest(Vec a) {
   const __m128 d = _mm_max_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_max_ss(d, _mm_movehdup_ps(d)));
 }
+
+// Selection. Bit i of a mask is lane i.
+inline uint32_t vmask_less(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ); }
+// The lanes of a mask, one after the other; out has room for sixteen.
+inline void vcompress(float* out, Vec a, uint32_t mask) { _mm512_storeu_ps(out, _mm512_maskz_compress_ps(static_cast<__mmask16>(mask), a.v)); }
+// `have` with the lanes of a mask of `a` from lane `count` on; what does not fit is lost.
+inline Vec vappend(Vec have, int64_t count, Vec a, uint32_t mask) {
+  const __m512 packed = _mm512_maskz_compress_ps(static_cast<__mmask16>(mask), a.v);
+  return {_mm512_mask_expand_ps(have.v, static_cast<__mmask16>(count < 16 ? 0xffffu << count : 0), packed)};
+}
+// Of sixteen lanes (none NaN): how many are larger, or equal and further left. A permutation.
+inline __m512i ranks(Vec a) {
+  alignas(64) float s[16];
+  _mm512_store_ps(s, a.v);
+  const __m512i one = _mm512_set1_epi32(1);
+  __m512i r[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+#pragma GCC unroll 16
+  for (int j = 0; j < 16; ++j) {
+    const auto right = static_cast<__mmask16>(0xfffe << j);
+    const __m512 other = _mm512_set1_ps(s[j]);
+    r[0] = _mm512_mask_add_epi32(r[0], _mm512_mask_cmp_ps_mask(right, a.v, other, _CMP_LE_OQ), r[0], one);
+    r[1] = _mm512_mask_add_epi32(r[1], _mm512_mask_cmp_ps_mask(static_cast<__mmask16>(~right), a.v, other, _CMP_LT_OQ), r[1], one);
+  }
+  return _mm512_add_epi32(r[0], r[1]);
+}
+// The k-th largest lane (k from 1), in all lanes.
+inline Vec vkth(Vec a, int32_t k) {
+  const __mmask16 here = _mm512_cmpeq_epi32_mask(ranks(a), _mm512_set1_epi32(k - 1));
+  return {_mm512_broadcastss_ps(_mm512_castps512_ps128(_mm512_maskz_compress_ps(here, a.v)))};
+}
+// Both by falling value, equal values in their order.
+inline void vsort(Vec* value, Vec* place) {
+  const __m512i r = ranks(*value);
+  // The inverse of a permutation of sixteen fits into 64 bits: nibble r[i] is i.
+  const __m512i shift = _mm512_slli_epi32(r, 2);
+  const auto half = [](__m256i by, __m256i lane) { return _mm512_sllv_epi64(_mm512_cvtepu32_epi64(lane), _mm512_cvtepu32_epi64(by)); };
+  const __m512i packed = _mm512_or_si512(half(_mm512_castsi512_si256(shift), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)),
+                                         half(_mm512_extracti64x4_epi64(shift, 1), _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15)));
+  const __m256i q = _mm256_or_si256(_mm512_castsi512_si256(packed), _mm512_extracti64x4_epi64(packed, 1));
+  __m128i d = _mm_or_si128(_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1));
+  d = _mm_or_si128(d, _mm_unpackhi_epi64(d, d));
+  const __m512i halves = _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), _mm512_castsi128_si512(d));
+  const __m512i order = _mm512_srlv_epi32(halves, _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28));
+  value->v = _mm512_permutexvar_ps(order, value->v);
+  place->v = _mm512_permutexvar_ps(order, place->v);
+}
+// p[place] for the first n lanes, zeros after; places are whole numbers.
+inline Vec vgather_n(const float* p, Vec place, int64_t n) {
+  return {_mm512_mask_i32gather_ps(_mm512_setzero_ps(), first_lanes(n), _mm512_cvtps_epi32(place.v), p, 4)};
+}
+inline void vstore_ids(int32_t* p, Vec place, int64_t n) { _mm512_mask_storeu_epi32(p, first_lanes(n), _mm512_cvtps_epi32(place.v)); }
+// x = m * 2^e with m in [1/sqrt 2, sqrt 2), for normal x > 0.
+inline void vsplit(Vec x, Vec* m, Vec* e) {
+  const __m512i u = _mm512_castps_si512(x.v);
+  const __m512i k = _mm512_srai_epi32(_mm512_sub_epi32(u, _mm512_set1_epi32(0x3f3504f3)), 23);
+  m->v = _mm512_castsi512_ps(_mm512_sub_epi32(u, _mm512_slli_epi32(k, 23)));
+  e->v = _mm512_cvtepi32_ps(k);
+}
+inline Vec vsqrt(Vec a) { return {_mm512_sqrt_ps(a.v)}; }
 
 // Sixteen element codes, exact, by way of binary16, whose conversion ignores MXCSR. e4m3: a binary16 with the same mantissa whose exponent
 // bias is 8 higher; the multiplication by 256 is exact. e2m1 reads eight bytes, low nibble first; its values are binary16 with a zero low byte.

@@ -71,6 +71,12 @@ inline Vec vselect_less(const Vec& x, const Vec& y, const Vec& a, const Vec& b) 
   return each([&](int i) { return x.f[i] < y.f[i] ? a.f[i] : b.f[i]; });
 }
 
+// By halves, so that neither factor leaves the range and only the last product rounds.
+inline Vec vscale2(const Vec& p, const Vec& n) {
+  const Vec half = vround(vmul(n, vset(0.5f)));
+  return vmul(vmul(p, vpow2(half)), vpow2(vsub(n, half)));
+}
+
 template <class F>
 inline float tree(const Vec& a, F&& join) {
   float t[16];
@@ -83,6 +89,52 @@ inline float tree(const Vec& a, F&& join) {
 inline float vsum(const Vec& a) { return tree(a, [](float x, float y) { return x + y; }); }
 inline void vsum4(const Vec& a, const Vec& b, const Vec& c, const Vec& d, float* out) { out[0] = vsum(a), out[1] = vsum(b), out[2] = vsum(c), out[3] = vsum(d); }
 inline float vhighest(const Vec& a) { return tree(a, [](float x, float y) { return x > y ? x : y; }); }
+
+inline uint32_t vmask_less(const Vec& a, const Vec& b) {
+  uint32_t mask = 0;
+  for (int i = 0; i < 16; ++i) mask |= static_cast<uint32_t>(a.f[i] < b.f[i]) << i;
+  return mask;
+}
+inline void vcompress(float* out, const Vec& a, uint32_t mask) {
+  for (int i = 0; i < 16; ++i) {
+    if ((mask >> i & 1) != 0) *out++ = a.f[i];
+  }
+}
+inline Vec vappend(Vec have, int64_t count, const Vec& a, uint32_t mask) {
+  for (int i = 0; i < 16; ++i) {
+    if ((mask >> i & 1) != 0 && count < 16) have.f[count++] = a.f[i];
+  }
+  return have;
+}
+inline void vsort(Vec* value, Vec* place) {
+  const Vec v = *value, p = *place;
+  for (int i = 0; i < 16; ++i) {
+    int rank = 0;
+    for (int j = 0; j < 16; ++j) rank += v.f[j] > v.f[i] || (v.f[j] == v.f[i] && j < i) ? 1 : 0;
+    value->f[rank] = v.f[i];
+    place->f[rank] = p.f[i];
+  }
+}
+inline Vec vkth(Vec a, int32_t k) {
+  Vec place = a;
+  vsort(&a, &place);
+  return vset(a.f[k - 1]);
+}
+inline Vec vgather_n(const float* p, const Vec& place, int64_t n) {
+  return each([&](int i) { return i < n ? p[static_cast<int32_t>(place.f[i])] : 0.0f; });
+}
+inline void vstore_ids(int32_t* p, const Vec& place, int64_t n) {
+  for (int i = 0; i < 16 && i < n; ++i) p[i] = static_cast<int32_t>(place.f[i]);
+}
+inline void vsplit(const Vec& x, Vec* m, Vec* e) {
+  for (int i = 0; i < 16; ++i) {
+    const auto u = std::bit_cast<int32_t>(x.f[i]);
+    const int32_t k = (u - 0x3f3504f3) >> 23;
+    m->f[i] = std::bit_cast<float>(u - static_cast<int32_t>(static_cast<uint32_t>(k) << 23));
+    e->f[i] = static_cast<float>(k);
+  }
+}
+inline Vec vsqrt(const Vec& a) { return each([&](int i) { return std::sqrt(a.f[i]); }); }
 
 // Sixteen element codes, exact. e2m1 reads eight bytes, low nibble first.
 struct E4m3Table {

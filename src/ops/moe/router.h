@@ -70,6 +70,7 @@ struct RouteArgs {
   int64_t first_token = 0;        // global index of row 0, for the noise
   int32_t* ids = nullptr;         // device [tokens, top_k], best first
   float* weights = nullptr;       // device [tokens, top_k]
+  int32_t* counts = nullptr;      // device [experts] or null: in how many rows of ids each expert stands (a bad token counts as k times expert 0)
   RouterReport* report = nullptr; // device
 
   template <class F>
@@ -77,9 +78,12 @@ struct RouteArgs {
     visit(logits.data), visit(const_cast<void*&>(reinterpret_cast<const void*&>(bias)));
     visit(const_cast<void*&>(reinterpret_cast<const void*&>(given_ids)));
     visit(reinterpret_cast<void*&>(ids)), visit(reinterpret_cast<void*&>(weights)), visit(reinterpret_cast<void*&>(report));
+    visit(reinterpret_cast<void*&>(counts));
   }
 };
-// Fused: scores, bias, groups, top-k, weights in one pass per token, fp32. Deterministic; each row stands alone.
+// Fused: scores, bias, groups, top-k, weights and counts in one pass per token, fp32. Deterministic; each row stands alone, with the same bits on
+// every instruction set. Softmax without a bias chooses by the logits themselves, whose order is that of the scores: experts whose
+// exponential underflows are still told apart. Weights and sums: docs/design/numerics.md.
 Status route(OpContext& ctx, const RouteArgs& args);
 
 // The exact reference for one token, in float64 from fp32 logits. Returns the report fields for token 0.

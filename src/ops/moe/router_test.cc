@@ -27,11 +27,11 @@ struct Routes {
 };
 
 Routes route(OpRunner& run, const RouterContract& c, TestMatrix<float>& logits, int64_t tokens, const float* bias = nullptr, ops::RouterNoise noise = {},
-             int64_t first_token = 0, int64_t first_row = 0) {
+             int64_t first_token = 0, int64_t first_row = 0, int32_t* counts = nullptr) {
   Routes r{std::vector<int32_t>(static_cast<size_t>(tokens * c.top_k), -1), std::vector<float>(static_cast<size_t>(tokens * c.top_k), NAN),
            {.bad_token = 77, .guard_token = 77, .guard_count = 77}};
   const Status s = ops::route(run.context, {.contract = c, .logits = logits.tensor().slice_rows(first_row, tokens), .bias = bias, .noise = noise,
-                                            .first_token = first_token, .ids = r.ids.data(), .weights = r.weights.data(), .report = &r.report});
+                                            .first_token = first_token, .ids = r.ids.data(), .weights = r.weights.data(), .counts = counts, .report = &r.report});
   EXPECT_TRUE(s.ok()) << s.to_string();
   return r;
 }
@@ -137,6 +137,54 @@ TEST(Route, FollowsTheReferenceOverContracts) {
   }
   EXPECT_GT(contracts, 150);
   EXPECT_LT(rounded, rows / 50) << "of " << rows;  // 64 best of 4096 often hold two neighbours; elsewhere it is rare
+}
+
+// The fused gate takes other paths for few and many candidates, odd numbers of experts, ties and groups; every table must take them to the same
+// bits, whatever the threads, and count what it chose.
+TEST(Route, EveryInstructionSetGivesTheSameBitsAndCounts) {
+  auto one = make_runners(1), three = make_runners(3);
+  std::mt19937_64 rng(6);
+  for (const auto& [experts, top_k, groups] :
+       {std::tuple{1, 1, 1}, {5, 5, 1}, {16, 3, 1}, {17, 2, 1}, {32, 4, 4}, {40, 8, 5}, {64, 8, 1}, {64, 16, 1}, {96, 6, 3}, {160, 6, 8}, {256, 8, 8},
+        {384, 6, 1}, {512, 10, 1}, {1000, 17, 1}, {1024, 16, 1}, {1024, 16, 32}}) {
+    const int64_t tokens = experts > 500 ? 70 : 300;
+    for (const int kind : {0, 1, 2}) {  // ordinary; few distinct values; a row of zeros, a NaN and far apart values among them
+      TestMatrix<float> logits(tokens, experts, 1, 3);
+      logits.fill(rng, kind == 2 ? 30 : 2);
+      std::vector<float> bias(static_cast<size_t>(experts));
+      for (float& b : bias) b = static_cast<float>(static_cast<int>(rng() % 5) - 2) * 0.25f;
+      for (int64_t t = 0; t < tokens; ++t) {
+        for (int64_t e = 0; e < experts; ++e) {
+          if (kind == 1) logits.at(t, e) = static_cast<float>(rng() % 3);
+          if (kind == 2 && t % 4 == 1) logits.at(t, e) = 0;
+        }
+        if (kind == 2 && t == 57) logits.at(t, experts / 2) = NAN;
+      }
+      for (const auto score : {ScoreFunction::kSoftmax, ScoreFunction::kSigmoid, ScoreFunction::kSqrtSoftplus, ScoreFunction::kSoftmaxOverTopK}) {
+        for (const int variant : {0, 1, 2, 3}) {
+          const RouterContract c{.score = score, .num_experts = experts, .top_k = top_k, .n_group = groups, .topk_group = (groups + 1) / 2,
+                                 .group_score = variant % 2 == 0 ? GroupScore::kMax : GroupScore::kTop2Sum, .normalize = variant != 1,
+                                 .norm_epsilon = variant == 2 ? 1e-20f : 0, .scale = 2.5f, .guard = GuardAction::kUniform};
+          if (!ops::check_contract(c).ok()) continue;
+          Routes expected;
+          for (size_t i = 0; i < one.size(); ++i) {
+            for (OpRunner* runner : {one[i].get(), three[i].get()}) {
+              std::vector<int32_t> counts(static_cast<size_t>(experts) + 1, -7), counted(static_cast<size_t>(experts) + 1, 0);
+              counted.back() = -7;
+              const Routes r = route(*runner, c, logits, tokens, variant >= 2 ? bias.data() : nullptr, {}, 0, 0, counts.data());
+              for (const int32_t id : r.ids) ++counted[static_cast<size_t>(id)];
+              ASSERT_EQ(counts, counted);
+              if (expected.ids.empty()) expected = r;
+              ASSERT_EQ(r.ids, expected.ids) << kernel_tables()[i].name << ": " << top_k << " of " << experts << " kind " << kind << " variant " << variant;
+              ASSERT_TRUE(testing::all_same(r.weights, expected.weights)) << kernel_tables()[i].name << ": " << top_k << " of " << experts << " kind " << kind;
+              ASSERT_EQ(r.report.bad_token, kind == 2 ? 57 : -1);
+              ASSERT_EQ(r.report.guard_count, expected.report.guard_count);
+            }
+          }
+        }
+      }
+    }
+  }
 }
 
 // Logits of few distinct values: most experts tie, and ties go to the lower id in kernel and reference alike.
