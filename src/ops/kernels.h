@@ -17,6 +17,7 @@
 #include "ops/matmul/matmul.h"
 #include "ops/moe/combine.h"
 #include "ops/moe/expert_table.h"
+#include "ops/moe/permute.h"
 #include "ops/moe/router.h"
 #include "ops/norm/rms_norm.h"
 #include "ops/quant/simulate.h"

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Attention: rows are the query heads of one token that share a key/value head; keys come in blocks of 64 at absolute positions.
+// Attention: rows are query heads of tokens of one sequence that share a key/value head; keys come in blocks of 64 at absolute positions.
 // Include a vec_*.h, isa/math.h, isa/tile.h, matmul/matmul_isa.h and norm/rms_norm_isa.h first.
 #pragma once
 
 #include "ops/attention/attention.h"
+#include "ops/sequences.h"
 
 namespace pointsman::ops {
 namespace {
@@ -117,7 +118,7 @@ inline void online_softmax(float* s, int64_t from, int64_t to, float scale, int6
     v[i] = vexp(vsub(v[i], vset(next)));
     vstore(s + 16 * i, v[i]);
   }
-  const float correction = first_lane(vexp(vset(max - next)));
+  const float correction = next == max ? 1.0f : first_lane(vexp(vset(max - next)));
   sum = sum * correction + vsum(vadd(vadd(v[0], v[1]), vadd(v[2], v[3])));
   if (correction != 1.0f) {
     for (int64_t d = 0; d < head_dim; d += 16) {
@@ -134,69 +135,378 @@ inline void ask_for(const C* p, int64_t n) {
   for (int64_t i = 0; i < n; i += static_cast<int64_t>(64 / sizeof(C))) __builtin_prefetch(p + i);
 }
 
+// --- Tiles of query rows -------------------------------------------------------------------------------------------------------------------
+//
+// Rows are (token, head) pairs of one sequence and one key/value head, up to kMaxBlockOfRows of them, so that a block of keys is read and
+// rearranged once for all. Keys lie in lanes: the block is transposed to [dim / unit][64 keys][unit], and a score is one chain over the dimension.
+// Every row keeps its own range, maximum and sums, and is met by the same blocks in the same order whoever shares the call.
+
+inline constexpr int64_t kMaxBlockOfRows = 48;
+inline constexpr int64_t kBlockFloats = 96 * 128;  // of the sums in a block of rows
+inline constexpr int64_t kFewRows = 12;           // then keys come from memory more likely than not, and values are not worth widening
+inline constexpr int64_t kWideKey = 256;         // a block of wider keys leaves the caches between two blocks of rows
+inline constexpr int64_t kPanelUnits = 128;        // 32-bit units of each key, or channels of each value, rearranged at once: 32 KiB
+
+// Few rows meet keys that come from memory: the lines of the next block are asked for one by one between the arithmetic of this one. All at once
+// they would fill the queue of misses and stop everything behind it.
+struct Ahead {
+  const char* at = nullptr;
+  int64_t lines = 0;
+  const char* then = nullptr;
+  int64_t then_lines = 0;
+
+  [[gnu::always_inline]] void step() {
+    if (lines == 0) {
+      if (then_lines == 0) return;
+      at = then, lines = then_lines, then_lines = 0;
+    }
+    __builtin_prefetch(at, 0, 2);
+    at += 64;
+    --lines;
+  }
+};
+struct NothingAhead {
+  void step() {}
+};
+
+// Sixteen-column blocks of `keys` rows as panel[u][64] units, zeros where there is no key. `elements` of each row, from p on.
+template <class C, class A>
+void panel_of_keys(const C* p, int64_t stride, int64_t keys, int64_t elements, float* panel, A& ahead) {
+  constexpr int64_t kPerUnit = static_cast<int64_t>(sizeof(float) / sizeof(C));
+  const int64_t units = (elements + kPerUnit - 1) / kPerUnit;
+  for (int64_t j = 0; j < kAttentionKeyBlock; j += 16) {
+    for (int64_t u = 0; u < units; u += 16) {
+      const C* tile = p + j * stride + u * kPerUnit;
+      float* out = panel + u * kAttentionKeyBlock + j;
+      const int64_t left = elements - u * kPerUnit;
+      Vec r[16];
+      if (j + 16 <= keys && left >= 16 * kPerUnit) {
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < 16; ++i) r[i] = vload_units(tile + i * stride);
+        vtranspose(r);
+        for (int i = 0; i < 6; ++i) ahead.step();
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < 16; ++i) vstore(out + i * kAttentionKeyBlock, r[i]);
+        continue;
+      }
+      for (int64_t i = 0; i < 16; ++i) {
+        float t[16] = {};
+        if (j + i < keys) __builtin_memcpy(t, tile + i * stride, static_cast<size_t>(smaller(left, 16 * kPerUnit)) * sizeof(C));
+        r[i] = vload_units(t);
+      }
+      vtranspose(r);
+      for (int64_t i = 0; i < 16 && u + i < units; ++i) vstore(out + i * kAttentionKeyBlock, r[i]);
+    }
+  }
+}
+
+// s[r][j] (+)= q[r] . key j over the units of a panel, for kVecs x 16 keys.
+template <class Dot, int R, int kVecs, class A>
+void score_tile(const typename Dot::X* const* q, const float* panel, int64_t units, bool is_first, float* s, A& ahead) {
+  Vec acc[R][kVecs];
+  for (int r = 0; r < R; ++r) {
+    for (int v = 0; v < kVecs; ++v) acc[r][v] = is_first ? vzero() : vload(s + r * kAttentionKeyBlock + 16 * v);
+  }
+  for (int64_t u = 0; u < units; ++u) {
+    decltype(Dot::load_w(static_cast<const typename Dot::X*>(nullptr))) w[kVecs];
+    ahead.step();
+    for (int v = 0; v < kVecs; ++v) w[v] = Dot::load_w(reinterpret_cast<const typename Dot::X*>(panel + u * kAttentionKeyBlock + 16 * v));
+    for (int r = 0; r < R; ++r) {
+      const auto x = Dot::broadcast(q[r] + u * Dot::kUnit);
+      for (int v = 0; v < kVecs; ++v) acc[r][v] = Dot::step(acc[r][v], x, w[v]);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int v = 0; v < kVecs; ++v) vstore(s + r * kAttentionKeyBlock + 16 * v, acc[r][v]);
+  }
+}
+template <class Dot, int R, class A>
+void score_rows(const typename Dot::X* const* q, const float* panel, int64_t units, bool is_first, int64_t keys, float* s, A& ahead) {
+  int64_t j = 0;
+  for (; j + 16 * kTileVecs <= (keys + 15) / 16 * 16; j += 16 * kTileVecs) score_tile<Dot, R, kTileVecs>(q, panel + j, units, is_first, s + j, ahead);
+  if constexpr (kTileVecs > 2) {
+    for (; j + 32 <= (keys + 15) / 16 * 16; j += 32) score_tile<Dot, R, 2>(q, panel + j, units, is_first, s + j, ahead);
+  }
+  for (; j < keys; j += 16) score_tile<Dot, R, 1>(q, panel + j, units, is_first, s + j, ahead);
+}
+
+// o[r][d] += sum over the keys j of p[r][j] * v[j][d], j ascending; d in whole vectors, then what is left.
+template <int R, int kVecs, class C, class A>
+void value_tile(const float* p, const C* v, int64_t stride, int64_t from, int64_t to, float* o, int64_t o_stride, A& ahead) {
+  Vec acc[R][kVecs];
+  for (int r = 0; r < R; ++r) {
+    for (int i = 0; i < kVecs; ++i) acc[r][i] = vload(o + r * o_stride + 16 * i);
+  }
+  for (int64_t j = from; j < to; ++j) {
+    Vec x[kVecs];
+    ahead.step(), ahead.step();
+    for (int i = 0; i < kVecs; ++i) x[i] = vload(v + j * stride + 16 * i);
+    for (int r = 0; r < R; ++r) {
+      const Vec pj = vset(p[r * kAttentionKeyBlock + j]);
+      for (int i = 0; i < kVecs; ++i) acc[r][i] = vfma(pj, x[i], acc[r][i]);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int i = 0; i < kVecs; ++i) vstore(o + r * o_stride + 16 * i, acc[r][i]);
+  }
+}
+template <int R, class C, class A>
+void value_rows(const float* p, const C* v, int64_t stride, int64_t from, int64_t to, int64_t channels, float* o, int64_t o_stride, A& ahead) {
+  if (from >= to) return;
+  constexpr int kVecs = R == 1 && kTileVecs > 1 ? 8 : kTileVecs;  // one row: more chains
+  int64_t d = 0;
+  for (; d + 16 * kVecs <= channels; d += 16 * kVecs) value_tile<R, kVecs>(p, v + d, stride, from, to, o + d, o_stride, ahead);
+  for (; d + 16 <= channels; d += 16) value_tile<R, 1>(p, v + d, stride, from, to, o + d, o_stride, ahead);
+  if (d == channels) return;
+  for (int r = 0; r < R; ++r) {
+    Vec acc = vload_n(o + r * o_stride + d, channels - d);
+    for (int64_t j = from; j < to; ++j) acc = vfma(vset(p[r * kAttentionKeyBlock + j]), vload_n(v + j * stride + d, channels - d), acc);
+    vstore_n(o + r * o_stride + d, acc, channels - d);
+  }
+}
+
+// Calls f.template operator()<R>(r) for tiles of rows [from, to).
+template <class F>
+void for_row_tiles(int64_t from, int64_t to, F&& f) {
+  int64_t r = from;
+  for (; r + 6 <= to; r += 6) f.template operator()<6>(r);
+  switch (to - r) {
+    case 1: return f.template operator()<1>(r);
+    case 2: return f.template operator()<2>(r);
+    case 3: return f.template operator()<3>(r);
+    case 4: return f.template operator()<4>(r);
+    case 5: return f.template operator()<5>(r);
+    default: return;
+  }
+}
+
+// How the cache holds an element: as it is, or as eight-bit codes with one scale for each head and position, the scales of a plane after
+// all its codes.
+template <class C>
+struct CacheHead {
+  CacheHead(const void* plane, int64_t /*heads*/, int64_t head, int64_t capacity, int64_t row) : rows(static_cast<const C*>(plane) + head * capacity * row) {}
+  const C* rows;
+  static constexpr bool kScaled = false;
+};
+template <>
+struct CacheHead<int8_t> {
+  CacheHead(const void* plane, int64_t heads, int64_t head, int64_t capacity, int64_t row)
+      : rows(static_cast<const int8_t*>(plane) + head * capacity * row),
+        scales(reinterpret_cast<const float*>(static_cast<const int8_t*>(plane) + heads * capacity * row) + head * capacity) {}
+  const int8_t* rows;
+  const float* scales;
+  static constexpr bool kScaled = true;
+};
+
+// Keys of a block into the panel, as elements of the dot product.
+template <class Dot, class C, class A>
+void load_panel(const C* keys, int64_t stride, int64_t count, int64_t first, int64_t elements, float* panel, A& ahead) {
+  if constexpr (sizeof(C) == sizeof(typename Dot::X)) {
+    panel_of_keys(keys + first, stride, count, elements, panel, ahead);
+  } else {
+    bf16 wide[16 * 2 * kPanelUnits];
+    for (int64_t j = 0; j < kAttentionKeyBlock; j += 16) {
+      const int64_t n = larger(0, smaller(16, count - j));
+      for (int64_t i = 0; i < n; ++i) {
+        for (int64_t d = 0; d < elements; d += 16) {
+          const int64_t c = smaller(16, elements - d);
+          vstore_n(wide + i * 2 * kPanelUnits + d, vload_n(keys + (j + i) * stride + first + d, c), c);
+        }
+      }
+      for (int64_t u = 0; u < elements; u += 32) {
+        Vec r[16];
+        for (int64_t i = 0; i < 16; ++i) {
+          float t[16] = {};
+          if (i < n) __builtin_memcpy(t, wide + i * 2 * kPanelUnits + u, static_cast<size_t>(smaller(32, elements - u)) * sizeof(bf16));
+          r[i] = vload_units(t);
+        }
+        vtranspose(r);
+        for (int64_t i = 0; i < 16 && u + 2 * i < elements; ++i) vstore(panel + (u / 2 + i) * kAttentionKeyBlock + j, r[i]);
+      }
+    }
+  }
+}
+
 template <class Dot, class C>
-void attention_kernel(ThreadPool& pool, const AttentionArgs& a) {
-  const int64_t tokens = a.q.rows;
-  const int64_t group = a.heads / a.kv_heads;
-  const int64_t dim = a.head_dim;
-  const int64_t v_dim = a.v_head_dim > 0 ? a.v_head_dim : dim;
-  const int64_t v_row = a.v_row > 0 ? a.v_row : v_dim;
-  const int64_t tiles = (group + kTileRows - 1) / kTileRows;
-  // Per (kv head, token, tile of heads): about (position x heads x dim) products. Tokens of one kv head follow one another and share its keys;
-  // one key head for many query heads (latent attention) still keeps all threads busy.
-  const bool from_memory = tokens == 1;  // of many tokens, one reads the keys and the others find them in the cache
-  const int64_t grain = larger(1, (1 << 18) / larger(1, (a.first_position + tokens) * smaller(group, kTileRows) * dim));
-  pool.parallel_for(a.kv_heads * tokens * tiles, grain, [&](int64_t first, int64_t last) {
-    [[maybe_unused]] const typename Dot::Denormals denormals;
-    float scores[kTileRows * kAttentionKeyBlock];
-    float o[kTileRows * kMaxHeadDim];
-    C q[kTileRows * kMaxHeadDim];
-    for (int64_t index = first; index < last; ++index) {
-      const int64_t kv_head = index / tiles / tokens, t = index / tiles % tokens, g = index % tiles * kTileRows;
-      const int64_t position = a.first_position + t;
-      const int64_t lowest = a.window > 0 ? larger(0, position - a.window + 1) : 0;
-      const C* keys = static_cast<const C*>(a.k_cache) + kv_head * a.capacity * dim;
-      const C* values = static_cast<const C*>(a.v_cache) + kv_head * a.capacity * v_row;
-      const int rows = static_cast<int>(smaller(kTileRows, group - g));
-      const int64_t head = kv_head * group + g;
-      const C* q_rows[kTileRows];
-      float max[kTileRows], sum[kTileRows];
-      for (int r = 0; r < rows; ++r) {
-        to_cache(a.q.row<const float>(t) + (head + r) * dim, q + r * kMaxHeadDim, dim);
-        q_rows[r] = q + r * kMaxHeadDim;
-        max[r] = kMinusInfinity;
-        sum[r] = 0;
-        __builtin_memset(o + r * kMaxHeadDim, 0, static_cast<size_t>(v_dim) * sizeof(float));
-      }
-      for (int64_t b = lowest / kAttentionKeyBlock * kAttentionKeyBlock; b <= position; b += kAttentionKeyBlock) {
-        if (from_memory && g == 0) ask_for(values + b * v_row, v_row * smaller(kAttentionKeyBlock, position - b + 1));
-        const int64_t from = larger(0, lowest - b), to = smaller(kAttentionKeyBlock, position - b + 1);
-        dot_rows<Dot>(q_rows, rows, keys + b * dim, dim, to, dim, scores, kAttentionKeyBlock, from_memory && g == 0);
-        for (int r = 0; r < rows; ++r) {
-          online_softmax(scores + r * kAttentionKeyBlock, from, to, a.scale, v_dim, max[r], sum[r], o + r * kMaxHeadDim);
-        }
-        add_values_of(rows, scores, values + b * v_row, from, to, v_dim, v_row, o);
-      }
-      for (int r = 0; r < rows; ++r) {
-        Vec factor = vset(1), total = vset(sum[r]);
-        if (a.sinks != nullptr) {
-          const float sink = a.sinks[head + r], next = sink > max[r] ? sink : max[r];
-          factor = vexp(vset(max[r] - next));
-          total = vadd(vmul(total, factor), vexp(vset(sink - next)));
-        }
-        for (int64_t d = 0; d < v_dim; d += 16) {
-          const int64_t c = smaller(16, v_dim - d);
-          Vec y = vload_n(o + r * kMaxHeadDim + d, c);
-          if (a.sinks != nullptr) y = vmul(y, factor);
-          y = vdiv(y, total);
-          const int64_t column = (head + r) * v_dim + d;
-          if (a.out.dtype == DType::kBF16) {
-            vstore_n(a.out.row<bf16>(t) + column, y, c);
-          } else {
-            vstore_n(a.out.row<float>(t) + column, y, c);
+class AttentionBlock {
+  using X = typename Dot::X;
+
+ public:
+  AttentionBlock(const AttentionArgs& args, const Sequences& sequences)
+      : a_(args), sequences_(sequences), group_(args.heads / args.kv_heads), dim_(args.head_dim), v_dim_(args.v_head_dim > 0 ? args.v_head_dim : args.head_dim),
+        v_row_(args.v_row > 0 ? args.v_row : v_dim_), q_stride_((dim_ + 1) / 2 * 2) {}
+
+  static int64_t most_rows(const AttentionArgs& a) {
+    return larger(6, smaller(kMaxBlockOfRows, kBlockFloats / larger(a.head_dim, a.v_head_dim) / 6 * 6));
+  }
+
+  // Rows [first, first + count) of a sequence and key head; row = token * group + head of the group.
+  void run(int sequence, int64_t kv_head, int64_t first, int64_t count) {
+    begin(sequence, kv_head, first, count);
+    const int64_t start = low_[0] / kAttentionKeyBlock * kAttentionKeyBlock, end = high_[count - 1];
+    int64_t from_row = 0;
+    for (int64_t b = start; b < end; b += kAttentionKeyBlock) {
+      // Positions rise with the rows: those that see this block follow one another.
+      while (high_[from_row] <= b) ++from_row;
+      int64_t to_row = count;
+      while (low_[to_row - 1] >= b + kAttentionKeyBlock) --to_row;
+      if (from_row < to_row) block(b, from_row, to_row);
+    }
+    finish(sequence, kv_head, first, count);
+  }
+
+ private:
+  void begin(int sequence, int64_t kv_head, int64_t first, int64_t count) {
+    const CacheHead<C> keys(a_.k_cache, a_.kv_heads, kv_head, a_.capacity, dim_), values(a_.v_cache, a_.kv_heads, kv_head, a_.capacity, v_row_);
+    keys_ = keys.rows, values_ = values.rows;
+    if constexpr (CacheHead<C>::kScaled) key_scales_ = keys.scales, value_scales_ = values.scales;
+    for (int64_t r = 0; r < count; ++r) {
+      const int64_t t = sequences_.first_row[sequence] + (first + r) / group_, position = sequences_.position(sequence, t);
+      high_[r] = position + 1;
+      low_[r] = a_.window > 0 ? larger(0, position - a_.window + 1) : 0;
+      X* q = q_ + r * q_stride_;
+      q[q_stride_ - 1] = X{};
+      to_cache(a_.q.row<const float>(t) + (kv_head * group_ + (first + r) % group_) * dim_, q, dim_);
+      q_rows_[r] = q;
+      max_[r] = kMinusInfinity;
+      sum_[r] = 0;
+    }
+    __builtin_memset(o_, 0, static_cast<size_t>(count * v_dim_) * sizeof(float));
+  }
+
+  // The keys from b on and the rows [r0, r1) that see some of them.
+  void block(int64_t b, int64_t r0, int64_t r1) {
+    const int64_t keys = smaller(kAttentionKeyBlock, high_[r1 - 1] - b);
+    const bool many = r1 - r0 > kFewRows;
+    if (many && dim_ <= kWideKey) {
+      NothingAhead nothing;
+      return block_of<true>(b, r0, r1, keys, nothing);
+    }
+    const int64_t next = b + kAttentionKeyBlock, coming = larger(0, smaller(kAttentionKeyBlock, high_[r1 - 1] - next)) * static_cast<int64_t>(sizeof(C));
+    Ahead ahead{.at = reinterpret_cast<const char*>(keys_ + next * dim_), .lines = coming * dim_ / 64,
+                .then = reinterpret_cast<const char*>(values_ + next * v_row_), .then_lines = values_ == keys_ ? 0 : coming * v_row_ / 64};
+    if (many) return block_of<true>(b, r0, r1, keys, ahead);
+    block_of<false>(b, r0, r1, keys, ahead);
+  }
+  // kWiden: values as fp32 first, for many rows to read.
+  template <bool kWiden, class A>
+  void block_of(int64_t b, int64_t r0, int64_t r1, int64_t keys, A& ahead) {
+    for (int64_t d = 0; d < dim_; d += Dot::kUnit * kPanelUnits) {
+      const int64_t elements = smaller(Dot::kUnit * kPanelUnits, dim_ - d), units = (elements + Dot::kUnit - 1) / Dot::kUnit;
+      load_panel<Dot>(keys_ + b * dim_, dim_, keys, d, elements, panel_, ahead);
+      for_row_tiles(r0, r1, [&]<int R>(int64_t r) {
+        const X* q[R];
+        for (int i = 0; i < R; ++i) q[i] = q_rows_[r + i] + d;
+        score_rows<Dot, R>(q, panel_, units, d == 0, smaller(keys, high_[r + R - 1] - b), scores_ + r * kAttentionKeyBlock, ahead);
+      });
+    }
+    for (int64_t r = r0; r < r1; ++r) {
+      float* s = scores_ + r * kAttentionKeyBlock;
+      const int64_t from = larger(0, low_[r] - b), to = smaller(kAttentionKeyBlock, high_[r] - b);
+      if constexpr (CacheHead<C>::kScaled) scale_lanes(s, key_scales_ + b, from, to);
+      online_softmax(s, from, to, a_.scale, v_dim_, max_[r], sum_[r], o_ + r * v_dim_);
+      if constexpr (CacheHead<C>::kScaled) scale_lanes(s, value_scales_ + b, from, to);
+    }
+    if constexpr (!kWiden || sizeof(C) == sizeof(float)) {
+      add_values(b, r0, r1, values_ + b * v_row_, v_row_, 0, v_dim_, ahead);
+    } else {
+      for (int64_t d = 0; d < v_dim_; d += kPanelUnits) {
+        const int64_t channels = smaller(kPanelUnits, v_dim_ - d);
+        for (int64_t j = 0; j < keys; ++j) {
+          const C* v = values_ + (b + j) * v_row_ + d;
+          for (int64_t i = 0; i < channels; i += 16) {
+            vstore(panel_ + j * kPanelUnits + i, channels - i >= 16 ? vload(v + i) : vload_n(v + i, channels - i));
           }
         }
+        add_values(b, r0, r1, panel_, kPanelUnits, d, channels, ahead);
       }
+    }
+  }
+
+  static void scale_lanes(float* s, const float* scales, int64_t from, int64_t to) {
+    for (int64_t j = from; j < to; ++j) s[j] *= scales[j];
+  }
+
+  // Channels [d, d + channels) of the values at v, row by row in ascending order of keys: rows of a tile share the range that all see.
+  template <class V, class A>
+  void add_values(int64_t b, int64_t r0, int64_t r1, const V* v, int64_t stride, int64_t d, int64_t channels, A& ahead) {
+    NothingAhead nothing;  // at the edges
+    for_row_tiles(r0, r1, [&]<int R>(int64_t r) {
+      const auto from = [&](int64_t i) { return larger(0, low_[i] - b); };
+      const auto to = [&](int64_t i) { return smaller(kAttentionKeyBlock, high_[i] - b); };
+      const int64_t shared = from(r + R - 1), end = larger(shared, to(r));
+      float* o = o_ + r * v_dim_ + d;
+      const float* p = scores_ + r * kAttentionKeyBlock;
+      for (int i = 0; i < R; ++i) {
+        value_rows<1>(p + i * kAttentionKeyBlock, v, stride, from(r + i), smaller(shared, to(r + i)), channels, o + i * v_dim_, v_dim_, nothing);
+      }
+      value_rows<R>(p, v, stride, shared, smaller(end, to(r)), channels, o, v_dim_, ahead);
+      for (int i = 0; i < R; ++i) value_rows<1>(p + i * kAttentionKeyBlock, v, stride, end, to(r + i), channels, o + i * v_dim_, v_dim_, nothing);
+    });
+  }
+
+  void finish(int sequence, int64_t kv_head, int64_t first, int64_t count) {
+    for (int64_t r = 0; r < count; ++r) {
+      const int64_t t = sequences_.first_row[sequence] + (first + r) / group_, head = kv_head * group_ + (first + r) % group_;
+      Vec factor = vset(1), total = vset(sum_[r]);
+      if (a_.sinks != nullptr) {
+        const float sink = a_.sinks[head], next = sink > max_[r] ? sink : max_[r];
+        factor = vexp(vset(max_[r] - next));
+        total = vadd(vmul(total, factor), vexp(vset(sink - next)));
+      }
+      for (int64_t d = 0; d < v_dim_; d += 16) {
+        const int64_t c = smaller(16, v_dim_ - d);
+        Vec y = vload_n(o_ + r * v_dim_ + d, c);
+        if (a_.sinks != nullptr) y = vmul(y, factor);
+        y = vdiv(y, total);
+        if (a_.out.dtype == DType::kBF16) {
+          vstore_n(a_.out.row<bf16>(t) + head * v_dim_ + d, y, c);
+        } else {
+          vstore_n(a_.out.row<float>(t) + head * v_dim_ + d, y, c);
+        }
+      }
+    }
+  }
+
+  const AttentionArgs& a_;
+  const Sequences& sequences_;
+  const int64_t group_, dim_, v_dim_, v_row_, q_stride_;
+  const C* keys_ = nullptr;
+  const C* values_ = nullptr;
+  const float* key_scales_ = nullptr;
+  const float* value_scales_ = nullptr;
+  int64_t low_[kMaxBlockOfRows], high_[kMaxBlockOfRows];
+  float max_[kMaxBlockOfRows], sum_[kMaxBlockOfRows];
+  const X* q_rows_[kMaxBlockOfRows];
+  alignas(64) float panel_[kPanelUnits * kAttentionKeyBlock];
+  alignas(64) float scores_[kMaxBlockOfRows * kAttentionKeyBlock];
+  alignas(64) float o_[kBlockFloats + 16];
+  alignas(64) X q_[kBlockFloats + kMaxBlockOfRows];
+};
+
+template <class Dot, class C>
+void attention_kernel(ThreadPool& pool, const AttentionArgs& a) {
+  const Sequences sequences(a.q.rows, a.first_position);
+  const int64_t group = a.heads / a.kv_heads, most = AttentionBlock<Dot, C>::most_rows(a);
+  // Few rows: smaller blocks keep all threads busy. No result depends on how rows are cut.
+  int64_t rows = most;
+  const auto blocks_of = [&](int s) { return (sequences.rows_of(s) * group + rows - 1) / rows; };
+  const auto blocks = [&] {
+    int64_t n = 0;
+    for (int s = 0; s < sequences.count; ++s) n += blocks_of(s);
+    return n;
+  };
+  while (rows > 6 && blocks() * a.kv_heads < 2 * pool.num_threads()) rows -= 6;
+  const int64_t per_head = blocks();
+  const int64_t grain = larger(1, (1 << 18) / larger(1, sequences.longest() * smaller(rows, group * a.q.rows) * a.head_dim));
+  pool.parallel_for(a.kv_heads * per_head, grain, [&](int64_t first, int64_t last) {
+    [[maybe_unused]] const typename Dot::Denormals denormals;
+    AttentionBlock<Dot, C> block(a, sequences);
+    for (int64_t index = first; index < last; ++index) {
+      int64_t at = index % per_head;
+      int s = 0;
+      while (at >= blocks_of(s)) at -= blocks_of(s++);
+      block.run(s, index / per_head, at * rows, smaller(rows, sequences.rows_of(s) * group - at * rows));
     }
   });
 }

@@ -128,7 +128,7 @@ class Cases {
     const CombineArgs a{.slots = Tensor::matrix(weights_.data, DType::kF32, tokens * top_k, hidden),
                         .weights = reinterpret_cast<const float*>(activation(0)), .top_k = top_k,
                         .out = Tensor::matrix(activation(1), DType::kF32, tokens, hidden)};
-    add("combine_f32", format("{} tokens, {} x {}", tokens, top_k, hidden), 4.0 * static_cast<double>(tokens * hidden * top_k),
+    add("combine", format("{} tokens, {} x {}", tokens, top_k, hidden), 4.0 * static_cast<double>(tokens * hidden * top_k),
         2.0 * static_cast<double>(tokens * hidden * top_k), false, [this, a](int64_t) { return ops::combine(ctx_, a); });
   }
 

@@ -18,6 +18,7 @@
 #include "ops/compress/compressed_attention_isa.h"
 #include "ops/embedding/embedding_isa.h"
 #include "ops/hyper/hyper_connection_isa.h"
+#include "ops/moe/permute_isa.h"
 #include "ops/moe/combine_isa.h"
 #include "ops/moe/expert_table_isa.h"
 #include "ops/moe/route_isa.h"
@@ -29,7 +30,7 @@ namespace {
 inline void fill_table(KernelTable& t) {
   t.attention_bf16 = attention_kernel<Bf16Dot, bf16>;
   t.attention_f32 = attention_kernel<F32Dot<float>, float>;
-  t.combine_f32 = combine_kernel;
+  t.combine = combine_kernel;
   t.compress_bf16 = compress_kernel<bf16>;
   t.compress_f32 = compress_kernel<float>;
   t.compressed_attention_bf16 = compressed_attention_kernel<Bf16Dot, bf16>;
@@ -51,6 +52,8 @@ inline void fill_table(KernelTable& t) {
   t.matmul_f32_f16 = matmul_kernel<F32Dot<f16>>;
   t.matmul_f32_f32 = matmul_kernel<F32Dot<float>>;
   t.matmul_f32_in_out = matmul_in_out_kernel;
+  t.permute = permute_kernel;
+  t.permute_index = permute_index_kernel;
   t.qkv_prepare_bf16 = qkv_prepare_kernel<bf16>;
   t.qkv_prepare_f32 = qkv_prepare_kernel<float>;
   t.rms_norm = rms_norm_kernel;

@@ -24,6 +24,8 @@ struct F32Dot {
   static constexpr int64_t kStep = 16;
   static Vec load_x(const float* p) { return vload(p); }
   static Vec load_x_n(const float* p, int64_t n) { return vload_n(p, n); }
+  static constexpr int64_t kUnit = 1;  // elements of one step of one lane: kUnit * sizeof(Weight) is 32 bits where keys lie in lanes
+  static Vec broadcast(const float* p) { return vset(*p); }
   static Vec load_w(const W* p) { return vload(p); }
   static Vec load_w_n(const W* p, int64_t n) { return vload_n(p, n); }
   static Vec step(Vec acc, const Vec& x, const Vec& w) { return vfma(x, w, acc); }
@@ -35,6 +37,8 @@ struct Bf16Dot {
   static constexpr int64_t kStep = 32;
   static Pairs load_x(const bf16* p) { return pload(p); }
   static Pairs load_x_n(const bf16* p, int64_t n) { return pload_n(p, n); }
+  static constexpr int64_t kUnit = 2;
+  static Pairs broadcast(const bf16* p) { return pset(p); }
   static Pairs load_w(const bf16* p) { return pload(p); }
   static Pairs load_w_n(const bf16* p, int64_t n) { return pload_n(p, n); }
   static Vec step(Vec acc, const Pairs& x, const Pairs& w) { return pdot(acc, x, w); }

@@ -181,6 +181,37 @@ inline void vsplit(Vec x, Vec* m, Vec* e) {
 }
 inline Vec vsqrt(Vec a) { return {_mm256_sqrt_ps(a.lo), _mm256_sqrt_ps(a.hi)}; }
 
+inline Vec vload(const int8_t* p) {
+  const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(b, 8)))};
+}
+inline Vec vload_units(const void* p) { return vload(static_cast<const float*>(p)); }
+inline void vstream(float* p, Vec a) { _mm256_stream_ps(p, a.lo), _mm256_stream_ps(p + 8, a.hi); }
+inline void vstream_done() { _mm_sfence(); }
+inline void transpose_eight(const __m256* r, __m256* out) {
+  __m256 t[8], u[8];
+  for (int i = 0; i < 8; i += 2) t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]), t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+  for (int i = 0; i < 8; i += 4) {
+    u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44), u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+    u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44), u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+  }
+  for (int c = 0; c < 4; ++c) {
+    out[c] = _mm256_permute2f128_ps(u[c], u[4 + c], 0x20);
+    out[4 + c] = _mm256_permute2f128_ps(u[c], u[4 + c], 0x31);
+  }
+}
+inline void vtranspose(Vec* r) {
+  __m256 in[8], out[2][2][8];
+  for (int half = 0; half < 2; ++half) {  // rows
+    for (int side = 0; side < 2; ++side) {  // columns
+      for (int i = 0; i < 8; ++i) in[i] = side == 0 ? r[8 * half + i].lo : r[8 * half + i].hi;
+      transpose_eight(in, out[half][side]);
+    }
+  }
+  for (int i = 0; i < 8; ++i) r[i] = {out[0][0][i], out[1][0][i]}, r[8 + i] = {out[0][1][i], out[1][1][i]};
+}
+inline constexpr int kTileVecs = 1;
+
 // Sixteen element codes, exact, by way of binary16, whose conversion ignores MXCSR. e4m3: a binary16 with the same mantissa whose exponent
 // bias is 8 higher; the multiplication by 256 is exact. e2m1 reads eight bytes, low nibble first; its values are binary16 with a zero low byte.
 inline __m256i e4m3_half(__m128i codes) {
@@ -210,6 +241,11 @@ inline Vec vload_e2m1(const uint8_t* p) { return from_half(e2m1_half(_mm_loadl_e
 struct Pairs {
   __m256i lo, hi;  // elements 0-15 and 16-31: lanes 0-7 and 8-15
 };
+inline Pairs pset(const bf16* p) {
+  int32_t both;
+  __builtin_memcpy(&both, p, 4);
+  return {_mm256_set1_epi32(both), _mm256_set1_epi32(both)};
+}
 inline Pairs pload(const bf16* p) {
   const __m256i* q = reinterpret_cast<const __m256i*>(p);
   return {_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};

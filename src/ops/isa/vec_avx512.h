@@ -142,6 +142,43 @@ inline void vsplit(Vec x, Vec* m, Vec* e) {
 }
 inline Vec vsqrt(Vec a) { return {_mm512_sqrt_ps(a.v)}; }
 
+// Eight-bit whole numbers, and sixteen 32-bit units of anything (no value is looked at).
+inline Vec vload(const int8_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))}; }
+inline Vec vload_n(const int8_t* p, int64_t n) { return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(first_lanes(n), p)))}; }
+inline Vec vload_units(const void* p) { return {_mm512_loadu_ps(p)}; }
+// Past the caches; p is aligned to 64 bytes. After the last one: vstream_done().
+inline void vstream(float* p, Vec a) { _mm512_stream_ps(p, a.v); }
+inline void vstream_done() { _mm_sfence(); }
+// Lane i of vector j becomes lane j of vector i.
+[[gnu::always_inline]] inline void vtranspose(Vec* r) {
+  __m512 t[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_ps(r[i].v, r[i + 1].v);
+    t[i + 1] = _mm512_unpackhi_ps(r[i].v, r[i + 1].v);
+  }
+  __m512 u[16];
+  const auto pair = [](__m512 a, __m512 b, bool high) {
+    const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
+    return _mm512_castpd_ps(high ? _mm512_unpackhi_pd(x, y) : _mm512_unpacklo_pd(x, y));
+  };
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    u[i] = pair(t[i], t[i + 2], false), u[i + 1] = pair(t[i], t[i + 2], true);
+    u[i + 2] = pair(t[i + 1], t[i + 3], false), u[i + 3] = pair(t[i + 1], t[i + 3], true);
+  }
+  // u[4 g + c]: of rows 4 g .. 4 g + 3 the columns c, c + 4, c + 8, c + 12, by quarters.
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    const __m512 low = _mm512_shuffle_f32x4(u[c], u[4 + c], 0x88), high = _mm512_shuffle_f32x4(u[c], u[4 + c], 0xdd);
+    const __m512 low2 = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0x88), high2 = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0xdd);
+    r[c].v = _mm512_shuffle_f32x4(low, low2, 0x88), r[8 + c].v = _mm512_shuffle_f32x4(low, low2, 0xdd);
+    r[4 + c].v = _mm512_shuffle_f32x4(high, high2, 0x88), r[12 + c].v = _mm512_shuffle_f32x4(high, high2, 0xdd);
+  }
+}
+// Vectors beside one another in a tile of six rows: what the registers hold.
+inline constexpr int kTileVecs = 4;
+
 // Sixteen element codes, exact, by way of binary16, whose conversion ignores MXCSR. e4m3: a binary16 with the same mantissa whose exponent
 // bias is 8 higher; the multiplication by 256 is exact. e2m1 reads eight bytes, low nibble first; its values are binary16 with a zero low byte.
 inline __m256i e4m3_half(__m128i codes) {
@@ -170,6 +207,11 @@ inline Vec vload_e2m1(const uint8_t* p) { return from_half(e2m1_half(_mm_loadl_e
 struct Pairs {
   __m512i v;
 };
+inline Pairs pset(const bf16* p) {  // one pair in all lanes
+  int32_t both;
+  __builtin_memcpy(&both, p, 4);
+  return {_mm512_set1_epi32(both)};
+}
 inline Pairs pload(const bf16* p) { return {_mm512_loadu_si512(p)}; }
 inline Pairs pload_n(const bf16* p, int64_t n) {
   return {_mm512_maskz_loadu_epi16(static_cast<__mmask32>(n >= 32 ? 0xffffffffu : (1u << n) - 1), p)};

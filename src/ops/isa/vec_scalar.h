@@ -29,6 +29,7 @@ inline Vec each(F&& lane) {
 inline float as_float(float v) { return v; }
 inline float as_float(bf16 v) { return to_float(v); }
 inline float as_float(f16 v) { return to_float(v); }
+inline float as_float(int8_t v) { return v; }
 
 inline Vec vzero() { return {}; }
 inline Vec vset(float f) { return each([&](int) { return f; }); }
@@ -136,6 +137,24 @@ inline void vsplit(const Vec& x, Vec* m, Vec* e) {
 }
 inline Vec vsqrt(const Vec& a) { return each([&](int i) { return std::sqrt(a.f[i]); }); }
 
+inline Vec vload_units(const void* p) {
+  Vec r;
+  __builtin_memcpy(&r, p, sizeof(r));
+  return r;
+}
+inline void vstream(float* p, const Vec& a) { vstore(p, a); }
+inline void vstream_done() {}
+inline void vtranspose(Vec* r) {
+  for (int i = 0; i < 16; ++i) {
+    for (int j = 0; j < i; ++j) {
+      const float t = r[i].f[j];
+      r[i].f[j] = r[j].f[i];
+      r[j].f[i] = t;
+    }
+  }
+}
+inline constexpr int kTileVecs = 1;
+
 // Sixteen element codes, exact. e2m1 reads eight bytes, low nibble first.
 struct E4m3Table {
   float value[256];
@@ -166,6 +185,11 @@ inline Pairs pload_n(const bf16* p, int64_t n) {
     if (2 * i < n) r.even[i] = to_float(p[2 * i]);
     if (2 * i + 1 < n) r.odd[i] = to_float(p[2 * i + 1]);
   }
+  return r;
+}
+inline Pairs pset(const bf16* p) {
+  Pairs r;
+  for (int i = 0; i < 16; ++i) r.even[i] = to_float(p[0]), r.odd[i] = to_float(p[1]);
   return r;
 }
 inline Pairs pload(const bf16* p) { return pload_n(p, 32); }

@@ -29,12 +29,13 @@ int32_t sort_slots(std::span<const int32_t> ids, std::span<int32_t> offsets, std
 }
 
 Status combine(OpContext& ctx, const CombineArgs& a) {
-  if (a.top_k < 1 || a.slots.rows != a.out.rows * a.top_k || a.slots.cols != a.out.cols || a.slots.dtype != DType::kF32 || a.out.dtype != DType::kF32) {
-    return error(StatusCode::kInvalidArgument, "combine: slots [{}, {}], top_k {}, out [{}, {}] do not fit", a.slots.rows, a.slots.cols, a.top_k, a.out.rows,
-                 a.out.cols);
+  const bool sized = a.slot_row != nullptr || a.slots.rows == a.out.rows * a.top_k;
+  if (a.top_k < 1 || !sized || a.slots.cols != a.out.cols || (a.slots.dtype != DType::kF32 && a.slots.dtype != DType::kBF16) || a.out.dtype != DType::kF32) {
+    return error(StatusCode::kInvalidArgument, "combine: slots [{}, {}] {}, top_k {}, out [{}, {}] {} do not fit", a.slots.rows, a.slots.cols,
+                 dtype_name(a.slots.dtype), a.top_k, a.out.rows, a.out.cols, dtype_name(a.out.dtype));
   }
   if (a.out.rows == 0) return ok_status();
-  return PM_DISPATCH(ctx, combine_f32, a);
+  return PM_DISPATCH(ctx, combine, a);
 }
 
 }  // namespace pointsman::ops
