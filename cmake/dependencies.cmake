@@ -9,10 +9,11 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
+pkg_check_modules(URING REQUIRED IMPORTED_TARGET liburing)
 
 add_library(pm_dependencies INTERFACE)
 target_link_libraries(pm_dependencies INTERFACE fmt::fmt nlohmann_json::nlohmann_json simdjson::simdjson OpenSSL::Crypto
-                                                PkgConfig::XXHASH PkgConfig::PCRE2 PkgConfig::UTF8PROC Threads::Threads)
+                                                PkgConfig::XXHASH PkgConfig::PCRE2 PkgConfig::UTF8PROC PkgConfig::URING Threads::Threads)
 
 # hwloc: NUMA topology for `pointsman doctor`. Without it /sys is read.
 set(PM_WITH_HWLOC AUTO CACHE STRING "Use hwloc for topologies: AUTO, ON, OFF")

@@ -44,15 +44,19 @@ enum class VerifyPolicy {
               // not tampering, and costs a fifth of the time
 };
 
-enum class GuardPolicy { kRefuse, kUniform };
-
-// Experts that the next layer will probably ask for, in decode. Never changes a token.
-enum class PrefetchMode {
-  kOff,
-  kLog,      // guessed and counted, not read
-  kPredict,  // read ahead where this is measured to help
+// How experts are read.
+enum class IoMethod {
+  kAuto,   // io_uring where the kernel allows it, otherwise pread
+  kPread,  // one read per reader thread
+  kUring,  // several reads per reader thread (io_uring); pread, with a warning, where it is refused
 };
-const char* prefetch_name(PrefetchMode m);
+enum class DirectReads {
+  kAuto,  // through the page cache when free memory holds all experts; otherwise what a short measurement at start says
+  kOff,   // through the page cache
+  kOn,    // past it (O_DIRECT)
+};
+
+enum class GuardPolicy { kRefuse, kUniform };
 
 struct EngineOptions {
   std::string model_dir;
@@ -69,8 +73,10 @@ struct EngineOptions {
   uint64_t route_noise_seed = 0;
   std::vector<PlacementRule> placement;
   std::string policy = "lru_per_layer";  // expert eviction
-  PrefetchMode prefetch = PrefetchMode::kOff;
   int num_readers = 4;           // threads that read and verify experts
+  IoMethod io = IoMethod::kAuto;
+  DirectReads direct = DirectReads::kAuto;
+  double read_timeout_s = 120;   // no read of an expert came back for so long: an error
   std::string isa;               // "", "scalar", "avx2", "avx512"
   std::string device = "cpu";    // "cpu", or "fake" in tests
   bool load_tokenizer = true;    // false: token ids only (benchmarks on models without one)

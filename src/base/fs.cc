@@ -48,6 +48,14 @@ class PosixFile final : public File {
   void forget(uint64_t offset, uint64_t bytes) override {
     ::posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
   }
+  int descriptor() const override { return fd_; }
+  Result<std::unique_ptr<File>> open_direct() override {
+    // By the descriptor's own name: the path may lead elsewhere by now.
+    const int fd = ::open(format("/proc/self/fd/{}", fd_).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+    if (fd < 0 && errno == EINVAL) return error(StatusCode::kUnsupported, "{}: its file system has no O_DIRECT", path_);
+    if (fd < 0) return os_error(errno, "open with O_DIRECT", path_);
+    return std::unique_ptr<File>(new PosixFile(fd, path_));
+  }
   const std::string& path() const override { return path_; }
 
  private:
@@ -102,9 +110,12 @@ class PosixWritableFile final : public WritableFile {
 class PosixFileSystem final : public FileSystem {
  public:
   Result<std::unique_ptr<File>> open(const std::string& path) override {
-    // O_NONBLOCK: a FIFO in a model folder must not hang the loader; it has no effect on regular files.
+    // O_NONBLOCK: a FIFO in a model folder must not hang the loader. Regular files lose the flag again: pread(2) ignores it, but to
+    // io_uring it means that nothing may wait for the disk.
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return os_error(errno, "open", path);
+    struct stat st;
+    if (::fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) ::fcntl(fd, F_SETFL, 0);
     return std::unique_ptr<File>(new PosixFile(fd, path));
   }
 
@@ -142,9 +153,23 @@ class PosixFileSystem final : public FileSystem {
     if (fd < 0) return os_error(errno, "create", temporary);
     return std::unique_ptr<WritableFile>(new PosixWritableFile(fd, path, temporary));
   }
+
+  Result<std::unique_ptr<ReadQueue>> make_read_queue(ReadMethod method, int depth) override {
+    if (method == ReadMethod::kUring) return make_uring_queue(depth);
+    return make_pread_queue(depth);
+  }
 };
 
 }  // namespace
+
+Result<std::unique_ptr<File>> File::open_direct() {
+  return error(StatusCode::kUnsupported, "{}: this kind of file has no O_DIRECT", path());
+}
+
+Result<std::unique_ptr<ReadQueue>> FileSystem::make_read_queue(ReadMethod method, int depth) {
+  if (method == ReadMethod::kUring) return error(StatusCode::kUnavailable, "io_uring: these files have no descriptors");
+  return make_pread_queue(depth);
+}
 
 FileSystem& FileSystem::real() {
   static PosixFileSystem instance;

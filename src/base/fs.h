@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/read_queue.h"
 #include "pointsman/status.h"
 
 namespace pointsman {
@@ -39,8 +40,16 @@ class File {
   virtual Result<FileInfo> stat() = 0;
   // Tells the kernel that this range will not be read again soon, so that streamed weights do not push out other pages.
   virtual void forget(uint64_t offset, uint64_t bytes) = 0;
+  // The system's descriptor, for a ReadQueue; -1: there is none.
+  virtual int descriptor() const { return -1; }
+  // The same file once more, for reads that pass by the page cache (O_DIRECT): offset, length and address must then be multiples of
+  // kDirectAlignment; the end of the file may come short. kUnsupported: the file system, or this kind of file, has no such reads.
+  virtual Result<std::unique_ptr<File>> open_direct();
   virtual const std::string& path() const = 0;
 };
+
+// Enough for every block size that disks have.
+inline constexpr size_t kDirectAlignment = 4096;
 
 // A file being written at chosen positions.
 class WritableFile {
@@ -63,6 +72,8 @@ class FileSystem {
   virtual Result<std::vector<std::string>> list(const std::string& directory) = 0;
   // Writes to a temporary name beside `path`; commit() does fsync + rename + fsync of the directory.
   virtual Result<std::unique_ptr<WritableFile>> create_atomic(const std::string& path) = 0;
+  // For files of this file system. kUnavailable: not by this method, here. 1 <= depth <= kMaxReadQueueDepth.
+  virtual Result<std::unique_ptr<ReadQueue>> make_read_queue(ReadMethod method, int depth);
 };
 
 // Fills `out` or fails: repeats short and interrupted reads; end of file before the last byte is kCorrupt and says how many

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <optional>
 
 #include "base/check.h"
@@ -18,6 +19,8 @@ namespace {
 constexpr const char* kSingleName = "model.safetensors";
 // 140,000 tensors make an index of about 12 MB.
 constexpr uint64_t kMaxIndexBytes = 256ull << 20;
+// A second descriptor each, within what a process may have; the others are opened for each read.
+constexpr uint32_t kMaxOpenDirectFiles = 128;
 
 // Counts every name, keeps the first ten: a listing that stays readable when 10^5 tensors are missing.
 class Listing {
@@ -62,7 +65,9 @@ struct Checkpoint::Impl {
   std::string names;                 // every tensor name, one after the other
   std::vector<TensorEntry> tensors;  // sorted by name
   std::vector<CheckpointFile> files;
-  std::vector<std::unique_ptr<File>> handles;  // null beyond max_open_files
+  std::vector<std::shared_ptr<File>> handles;  // null beyond max_open_files
+  mutable std::mutex direct_mutex;
+  mutable std::vector<std::shared_ptr<File>> direct_handles;  // of the first kMaxOpenDirectFiles, each opened when it is first needed
   // When the name of each file was last seen to lead to the same inode, milliseconds of the steady clock.
   std::unique_ptr<std::atomic<int64_t>[]> path_checked_ms;
 
@@ -336,24 +341,44 @@ uint64_t Checkpoint::table_bytes() const {
   return bytes;
 }
 
-Status Checkpoint::read(uint32_t file_idx, uint64_t offset, std::span<std::byte> out) const {
+Result<std::shared_ptr<File>> Checkpoint::open_file(uint32_t file_idx, bool direct) const {
   PM_CHECK(file_idx < impl_->files.size());
-  std::unique_ptr<File> opened;
-  File* file = impl_->handles[file_idx].get();
+  const auto buffered = [&]() -> Result<std::shared_ptr<File>> {
+    if (impl_->handles[file_idx] != nullptr) return impl_->handles[file_idx];
+    Result<std::unique_ptr<File>> opened = impl_->open_checked(impl_->files[file_idx].name);
+    if (!opened.ok()) return opened.status().code() == StatusCode::kNotFound ? removed(impl_->path(file_idx)) : opened.status();
+    return std::shared_ptr<File>(std::move(*opened));
+  };
+  if (!direct) return buffered();
+  if (file_idx < kMaxOpenDirectFiles) {
+    std::lock_guard lock(impl_->direct_mutex);
+    if (file_idx < impl_->direct_handles.size() && impl_->direct_handles[file_idx] != nullptr) return impl_->direct_handles[file_idx];
+  }
+  PM_ASSIGN_OR_RETURN(const std::shared_ptr<File> base, buffered());
+  PM_ASSIGN_OR_RETURN(std::unique_ptr<File> opened, base->open_direct());
+  std::shared_ptr<File> file = std::move(opened);
+  if (file_idx < kMaxOpenDirectFiles) {
+    std::lock_guard lock(impl_->direct_mutex);
+    if (impl_->direct_handles.size() <= file_idx) impl_->direct_handles.resize(file_idx + 1);
+    impl_->direct_handles[file_idx] = file;
+  }
+  return file;
+}
+
+Status Checkpoint::check_unchanged(uint32_t file_idx, File& file) const {
+  return impl_->check_unchanged(file_idx, file);
+}
+
+Status Checkpoint::read(uint32_t file_idx, uint64_t offset, std::span<std::byte> out) const {
   const auto at = [&](const Status& status) {
     return error(status.code(), "{} (reading {} bytes at {:#x})", status.message(), out.size(), offset);
   };
-  if (file == nullptr) {
-    Result<std::unique_ptr<File>> result = impl_->open_checked(impl_->files[file_idx].name);
-    if (!result.ok())
-      return at(result.status().code() == StatusCode::kNotFound ? removed(impl_->path(file_idx)) : result.status());
-    opened = std::move(*result);
-    file = opened.get();
-  }
-  const Status status = read_exact(*file, out, offset);
+  const Result<std::shared_ptr<File>> file = open_file(file_idx, /*direct=*/false);
+  if (!file.ok()) return at(file.status());
+  const Status status = read_exact(**file, out, offset);
   // After the read: bytes that came from a file whose mtime has not moved since open() are the file's. A failed read is
   // explained by a changed file, if that is what happened.
-  if (Status unchanged = impl_->check_unchanged(file_idx, *file); !unchanged.ok()) return at(unchanged);
+  if (Status unchanged = check_unchanged(file_idx, **file); !unchanged.ok()) return at(unchanged);
   return status.ok() ? status : at(status);
 }
 

@@ -82,6 +82,12 @@ class Checkpoint {
   // replaced since open(). On failure `out` holds anything.
   // REQUIRES: file_idx < files().size().
   Status read(uint32_t file_idx, uint64_t offset, std::span<std::byte> out) const;
+  // The same in steps, for readers that have several reads under way: an open file, and the check that must follow its reads before
+  // their bytes are believed. Shared, because a read that never returns keeps its file for good. `direct`: for O_DIRECT
+  // (File::open_direct); kUnsupported where that is not to be had.
+  // REQUIRES: file_idx < files().size().
+  Result<std::shared_ptr<File>> open_file(uint32_t file_idx, bool direct) const;
+  Status check_unchanged(uint32_t file_idx, File& file) const;
   // Hints that the range will not be read again soon.
   void forget(uint32_t file_idx, uint64_t offset, uint64_t bytes) const;
 

@@ -413,7 +413,15 @@ TEST(Bench, IoReadsEveryExpert) {
   const Json j = json_of(r.out);
   EXPECT_GT(int_at(j, "bytes"), 0);
   EXPECT_GT(at(j, "expert_gbps").as_double(), 0);
-  EXPECT_GT(at(j, "plain_one_thread_gbps").as_double(), 0);
+  EXPECT_GT(at(j, "limit_gbps").as_double(), 0);
+  for (const char* key : {"raw_cached", "first_read", "read_again"}) {
+    const Json& series = at(j, key);
+    EXPECT_LE(at(series, "min").as_double(), at(series, "gbps").as_double()) << key;
+    EXPECT_LE(at(series, "gbps").as_double(), at(series, "max").as_double()) << key;
+  }
+  EXPECT_THAT(at(at(j, "io"), "reason").as_string(), HasSubstr("free memory holds all experts"));
+  const ShellResult table = run_shell("$P bench io " + kModel + " --memory 7MiB -c 64 --repeat 1 --markdown --log-level error");
+  EXPECT_THAT(table.out, HasSubstr("| experts, read again (XXH3) "));
   EXPECT_EQ(run_shell("$P bench io tests/golden/qwen3_dense").exit_code, kExitRefused);
 }
 

@@ -23,9 +23,10 @@ void EngineFlags::declare(ArgParser& args) {
   args.list("--place", place,
             "PATTERN=pinned|resident|on-demand, e.g. 'layers.0.experts=pinned', lm_head=on-demand; repeatable, the last match wins");
   args.option("--policy", policy, format("which expert leaves: {} (default: lru_per_layer)", fmt::join(policy_names(), ", ")));
-  args.option("--prefetch", prefetch, "experts that the next layer will probably need, while decoding: off (default), predict (read ahead where that is measured to help) or log "
-                                      "(guess and count)");
   args.option("--readers", readers, "threads that read and verify experts (default: 4)");
+  args.option("--direct", direct,
+              "read experts past the page cache (O_DIRECT): auto (default: no while free memory holds all experts, else as measured at start), on, off");
+  args.option("--read-timeout", read_timeout, "seconds without any read of an expert coming back that are an error (default: 120)");
   args.option("--router-guard", router_guard,
               "when routing weights are not finite or do not sum to 1: refuse (default) or uniform");
   args.option("--route-noise", route_noise, "add Gumbel noise with this seed to the routes (default: none)");
@@ -72,13 +73,6 @@ Result<EngineOptions> EngineFlags::options() const {
   } else if (numerics != "bf16") {
     return error(StatusCode::kInvalidArgument, "--numerics {}: expected bf16, fp32 or vendor", numerics);
   }
-  if (prefetch == "log") {
-    o.prefetch = PrefetchMode::kLog;
-  } else if (prefetch == "predict") {
-    o.prefetch = PrefetchMode::kPredict;
-  } else if (prefetch != "off") {
-    return error(StatusCode::kInvalidArgument, "--prefetch {}: expected off, predict or log", prefetch);
-  }
   if (router_guard == "uniform") {
     o.router_guard = GuardPolicy::kUniform;
   } else if (router_guard != "refuse") {
@@ -95,6 +89,18 @@ Result<EngineOptions> EngineFlags::options() const {
   }
   PM_ASSIGN_OR_RETURN(const Environment env, read_environment(environ));
   o.isa = env.isa;
+  o.io = env.io == "pread" ? IoMethod::kPread : env.io == "uring" ? IoMethod::kUring : IoMethod::kAuto;
+  if (direct == "on") {
+    o.direct = DirectReads::kOn;
+  } else if (direct == "off") {
+    o.direct = DirectReads::kOff;
+  } else if (direct != "auto") {
+    return error(StatusCode::kInvalidArgument, "--direct {}: expected auto, on or off", direct);
+  }
+  if (!(read_timeout >= 0.001 && read_timeout <= 1e6)) {
+    return error(StatusCode::kInvalidArgument, "--read-timeout {}: expected 0.001 to 1000000 seconds", read_timeout);
+  }
+  o.read_timeout_s = read_timeout;
   return o;
 }
 

@@ -76,8 +76,7 @@ Result<Environment> read_environment(char** variables) {
       }
     } else if (name == "POINTSMAN_IO") {
       env.io = value;
-      if (value == "uring") return error(StatusCode::kUnsupported, "POINTSMAN_IO=uring: this build reads with pread only");
-      if (value != "auto" && value != "pread" && !value.empty()) {
+      if (value != "auto" && value != "pread" && value != "uring" && !value.empty()) {
         return error(StatusCode::kInvalidArgument, "POINTSMAN_IO={}: expected auto, pread or uring", value);
       }
     } else if (name == "POINTSMAN_LOG_LEVEL") {

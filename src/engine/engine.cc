@@ -11,6 +11,7 @@
 #include "checkpoint/lockfile.h"
 #include "engine/engine_impl.h"
 #include "engine/planner.h"
+#include "experts/direct_reads.h"
 #include "memory/memory_limit.h"
 #include "model/weight_loader.h"
 
@@ -68,6 +69,34 @@ Status fill_defaults(EngineOptions& o, const ModelConfig& config) {
   return ok_status();
 }
 
+// Leaves kAuto where a measurement must decide.
+void decide_direct_reads(EngineOptions& o, const Opened& m) {
+  if (o.direct != DirectReads::kAuto) return;
+  const ExpertCatalogue* const experts = m.binding.experts.get();
+  uint64_t model_bytes = 0;  // a larger budget is not used
+  for (const CheckpointFile& f : m.checkpoint->files()) model_bytes += f.info.size_bytes;
+  const uint64_t process_bytes = std::min(o.memory_bytes, model_bytes);
+  if (experts == nullptr || page_cache_holds(*experts, process_bytes, read_memory_limits())) o.direct = DirectReads::kOff;
+}
+
+// How the store is to read, with the reason for people.
+Result<std::string> choose_io(const Engine::Impl& e, DirectReads asked, Device& host, MemoryBudget& budget, ExpertStoreOptions& store) {
+  const EngineOptions& o = e.options;
+  store.io = o.io == IoMethod::kPread || (o.io == IoMethod::kAuto && !e.fs->make_read_queue(ReadMethod::kUring, 1).ok()) ? ReadMethod::kPread
+                                                                                                                         : ReadMethod::kUring;
+  if (o.direct == DirectReads::kOff) {
+    return std::string(asked == DirectReads::kOff ? "as asked for" : "free memory holds all experts");
+  }
+  if (o.direct == DirectReads::kOn) {
+    PM_RETURN_IF_ERROR(e.checkpoint->open_file(0, /*direct=*/true).status());
+    store.direct = true;
+    return std::string("as asked for");
+  }
+  const DirectChoice choice = measure_direct_reads(*e.checkpoint, *e.binding.experts, store.io, host, budget);
+  store.direct = choice.direct;
+  return choice.why;
+}
+
 Result<MemoryPlan> plan_of(const Opened& m, const EngineOptions& options, bool host_visible) {
   return make_plan({.config = m.config,
                     .checkpoint = *m.checkpoint,
@@ -110,7 +139,6 @@ Result<std::optional<LockFile>> find_lock(FileSystem& fs, const EngineOptions& o
 
 }  // namespace
 
-const char* prefetch_name(PrefetchMode m) { return m == PrefetchMode::kOff ? "off" : m == PrefetchMode::kLog ? "log" : "predict"; }
 const char* numerics_name(Numerics n) { return n == Numerics::kFp32 ? "fp32" : n == Numerics::kBf16 ? "bf16" : "vendor"; }
 
 uint64_t default_memory_bytes() { return default_budget_bytes(); }
@@ -119,6 +147,7 @@ Result<MemoryPlan> Engine::plan(const EngineOptions& given) {
   EngineOptions options = given;
   PM_ASSIGN_OR_RETURN(const Opened model, open_model(FileSystem::real(), options));
   PM_RETURN_IF_ERROR(fill_defaults(options, model.config));
+  decide_direct_reads(options, model);
   return plan_of(model, options, true);
 }
 
@@ -138,6 +167,7 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& given, const Pl
   EngineOptions options = given;
   PM_ASSIGN_OR_RETURN(Opened model, open_model(*platform.fs, options));
   PM_RETURN_IF_ERROR(fill_defaults(options, model.config));
+  decide_direct_reads(options, model);
   PM_ASSIGN_OR_RETURN(MemoryPlan plan, plan_of(model, options, platform.device->host_visible()));
   if (!plan.fits()) return plan_refusal(plan);
   for (const std::string& note : model.binding.notes) log_warning("{}: {}", options.model_dir, note);
@@ -223,13 +253,14 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& given, const Pl
                                        : options.verify == VerifyPolicy::kFast ? VerifyMode::kLockFast
                                                                                : VerifyMode::kLockRequired,
                              .compute_stream = e.stream.get()};
+    store.read_timeout_ms = std::max<int64_t>(1, static_cast<int64_t>(options.read_timeout_s * 1e3));
+    {
+      const std::unique_ptr<Device> host = make_cpu_device();
+      PM_ASSIGN_OR_RETURN(e.io_reason, choose_io(e, given.direct, *host, e.budget, store));
+      e.io_direct = store.direct;
+    }
     for (const Placement p : model.placement.experts) store.keep_layer.push_back(p != Placement::kOnDemand);
     PM_ASSIGN_OR_RETURN(e.store, ExpertStore::make(*e.device, e.budget, *e.checkpoint, *e.binding.experts, store));
-    // With hyper-connections the next layer's input is a mix of streams that this layer's output decides: no guess.
-    if (options.prefetch != PrefetchMode::kOff && e.config.hyper.streams == 0) {
-      e.prediction = std::make_unique<ExpertPrediction>(options.prefetch, e.plan.num_slots < e.plan.num_experts_total,
-                                                        e.binding.experts->num_layers(), e.forward.router.top_k);
-    }
     std::vector<int32_t> all(static_cast<size_t>(e.binding.experts->num_experts()));
     for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int32_t>(i);
     for (size_t l = 0; l < model.placement.experts.size(); ++l) {
@@ -272,9 +303,7 @@ EngineStats Engine::stats() const {
                             .verified_sha256 = l.verified_sha256, .verified_lock_xxh3 = l.verified_lock_xxh3, .verified_xxh3 = l.verified_xxh3,
                             .read_s = static_cast<double>(l.read_ns) * 1e-9, .wait_s = static_cast<double>(l.wait_ns) * 1e-9, .prefetched = l.prefetched,
                             .prefetch_hits = l.prefetch_hits, .prefetch_bytes = l.prefetch_bytes,
-                            .prefetch_failed = l.prefetch_failed, .predicted_reads = l.predicted_reads, .predicted_used = l.predicted_used,
-                            .predicted_dropped = l.predicted_dropped, .predicted_failed = l.predicted_failed, .predicted_bytes = l.predicted_bytes,
-                            .predicted_wasted_bytes = l.predicted_wasted_bytes};
+                            .prefetch_failed = l.prefetch_failed};
       s.expert_layers.push_back(one);
       s.expert_layer_ids.push_back(e.binding.experts->layer_id(static_cast<int>(i)));
       s.experts.hits += one.hits;
@@ -290,28 +319,12 @@ EngineStats Engine::stats() const {
       s.experts.prefetch_hits += one.prefetch_hits;
       s.experts.prefetch_bytes += one.prefetch_bytes;
       s.experts.prefetch_failed += one.prefetch_failed;
-      s.experts.predicted_reads += one.predicted_reads;
-      s.experts.predicted_used += one.predicted_used;
-      s.experts.predicted_dropped += one.predicted_dropped;
-      s.experts.predicted_failed += one.predicted_failed;
-      s.experts.predicted_bytes += one.predicted_bytes;
-      s.experts.predicted_wasted_bytes += one.predicted_wasted_bytes;
     }
   }
-  if (e.prediction != nullptr) {
-    PredictionStats& p = s.prediction;
-    for (const ExpertPrediction::Counts& c : e.prediction->counts()) {
-      p.layers.emplace_back(c.chosen, c.right);
-      p.chosen += c.chosen;
-      p.right += c.right;
-    }
-    const BenefitTrial& t = e.prediction->trial();
-    p.passes = e.prediction->passes();
-    p.passes_acted = e.prediction->passes_acted();
-    p.trials = t.num_trials();
-    p.trials_lost = t.num_lost();
-    p.with_s = static_cast<double>(t.with_ns()) * 1e-9;
-    p.without_s = static_cast<double>(t.without_ns()) * 1e-9;
+  if (e.store != nullptr) {
+    s.io_method = read_method_name(e.store->io());
+    s.io_direct = e.io_direct;
+    s.io_reason = e.io_reason;
   }
   const auto names = ops::op_names();
   for (size_t i = 0; i < names.size(); ++i) {
@@ -340,7 +353,6 @@ EngineStats Engine::stats() const {
 void Engine::reset_stats() {
   if (impl_->store != nullptr) impl_->store->reset_stats();
   for (const auto& matrix : impl_->on_demand) matrix->reset_stats();
-  if (impl_->prediction != nullptr) impl_->prediction->reset_counts();
   impl_->guard_fired = 0;
 }
 

@@ -72,8 +72,9 @@ struct Engine::Impl {
   HostScratch host;
   RopeTable rope, compress_rope;
   ForwardOptions forward;
-  std::unique_ptr<ExpertPrediction> prediction;  // null: no guesses about experts
   std::string model_digest;
+  bool io_direct = false;
+  std::string io_reason;
   uint64_t guard_fired = 0;
   uint64_t dense_bytes_read = 0;
   double load_s = 0;

@@ -28,7 +28,7 @@ uint64_t scratch_bytes(const ModelConfig& c, Numerics n, int64_t chunk) {
 }
 
 ExpertStoreOptions store_options(const EngineOptions& o, int64_t slots) {
-  return {.num_slots = slots, .num_readers = o.num_readers, .policy = o.policy};
+  return {.num_slots = slots, .num_readers = o.num_readers, .policy = o.policy, .direct = o.direct != DirectReads::kOff};
 }
 
 }  // namespace

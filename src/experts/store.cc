@@ -9,8 +9,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <numeric>
 
 #include "base/check.h"
+#include "base/function_ref.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "experts/reader.h"
@@ -48,6 +50,7 @@ class Ring {
 struct Job {
   int32_t slot = -1;
   int32_t batch_idx = -1;  // -1: read ahead
+  uint64_t batch_no = 0;
 };
 
 // What a slot's bytes have to do with reading ahead.
@@ -126,9 +129,12 @@ struct ExpertStore::Impl {
         guessed(static_cast<size_t>(options.num_slots)),
         ahead_slots(static_cast<size_t>(options.num_slots)),
         ready(static_cast<size_t>(c.num_experts())),
+        all_ids(static_cast<size_t>(c.num_experts())),
+        reading(static_cast<size_t>(options.num_readers), -1),
         ids(static_cast<size_t>(c.num_experts())),
         waiting(static_cast<size_t>(c.num_experts())),
         seen_in_batch(static_cast<size_t>(c.num_experts()), 0) {
+    std::iota(all_ids.begin(), all_ids.end(), 0);
     guesses.reserve(static_cast<size_t>(c.num_experts()));
   }
 
@@ -140,7 +146,7 @@ struct ExpertStore::Impl {
     return sizeof(Impl) + Residency::table_bytes(slots, layers, experts) + layers * experts * sizeof(RememberedDigest) +
            layers * sizeof(ExpertLayerStats) + 3 * Ring<Job>::table_bytes(slots) +
            slots * sizeof(AheadSlot) + experts * sizeof(int32_t) + 2 * Ring<Job>::table_bytes(experts) +
-           Ring<int32_t>::table_bytes(experts) + experts * sizeof(uint64_t) +
+           Ring<int32_t>::table_bytes(experts) + experts * (sizeof(uint64_t) + sizeof(int32_t)) +
            static_cast<uint64_t>(o.num_readers) * kReaderTableBytes;
   }
 
@@ -153,7 +159,10 @@ struct ExpertStore::Impl {
   // All below: REQUIRES the mutex, except run_reader.
   void submit_waiting();
   void finish_job(Job job, const Slot& slot, Status status, const ReadOutcome& outcome, uint64_t read_ns);
-  void run_reader(ExpertReader& reader);
+  void run_reader(size_t reader_idx);
+  // Waits for the next event, for at most the time-out after the last finished read. False when that is over.
+  bool wait_for_progress(std::unique_lock<std::mutex>& lock, FunctionRef<bool()> is_done);
+  Status overdue() const;
   // Takes the job of a slot out of the queue of reads ahead; false when a reader has it already.
   bool take_ahead(int32_t slot);
   // When no read of a batch waits or is under way.
@@ -193,6 +202,11 @@ struct ExpertStore::Impl {
   int num_joined = 0;  // slots with a joined_idx
   Ring<Job> ready;  // resident, pinned, not handed out
   int num_reading = 0;
+  bool is_overdue = false;      // reads of this batch
+  int num_overdue = 0;          // reads of earlier batches, which ended without them
+  uint64_t num_finished = 0;    // reads, ever
+  std::vector<int32_t> all_ids;  // 0, 1, 2, ...
+  std::vector<int32_t> reading;  // by reader: the slot it fills, or -1
   bool stop = false;
 
   // The batch.
@@ -205,6 +219,7 @@ struct ExpertStore::Impl {
   uint64_t batch_no = 0;
   std::vector<uint64_t> seen_in_batch;  // by expert: the last batch that named it
 
+  ReadMethod io = ReadMethod::kPread;
   std::vector<std::unique_ptr<ExpertReader>> readers;
   std::vector<Thread> threads;  // last: joined before anything they use goes
 };
@@ -219,12 +234,13 @@ void ExpertStore::Impl::submit_waiting() {
       ++stats_of(r.evicted_layer).evicted;
       if (before.is_predicted && before.is_unused) count_waste(r.evicted_layer);
     }
-    jobs.push({.slot = r.slot, .batch_idx = waiting.pop()});
+    jobs.push({.slot = r.slot, .batch_idx = waiting.pop(), .batch_no = batch_no});
     work.notify_one();
   }
 }
 
 void ExpertStore::Impl::finish_job(Job job, const Slot& slot, Status status, const ReadOutcome& outcome, uint64_t read_ns) {
+  ++num_finished;
   ExpertLayerStats& s = stats_of(slot.layer);
   s.bytes_read += outcome.bytes;
   s.read_ns += read_ns;
@@ -254,6 +270,17 @@ void ExpertStore::Impl::finish_job(Job job, const Slot& slot, Status status, con
     progress.notify_one();
     return;
   }
+  if (job.batch_no != batch_no) {  // its batch did not wait for it
+    --num_overdue;
+    if (status.ok()) {
+      residency->loaded(job.slot);
+      residency->unpin(job.slot, 0);
+    } else {
+      residency->abandon(job.slot);
+    }
+    progress.notify_one();
+    return;
+  }
   if (status.ok()) {
     residency->loaded(job.slot);
     ready.push(job);
@@ -265,7 +292,8 @@ void ExpertStore::Impl::finish_job(Job job, const Slot& slot, Status status, con
   progress.notify_one();
 }
 
-void ExpertStore::Impl::run_reader(ExpertReader& reader) {
+void ExpertStore::Impl::run_reader(size_t reader_idx) {
+  ExpertReader& reader = *readers[reader_idx];
   std::unique_lock lock(mutex);
   for (;;) {
     work.wait(lock, [this] { return stop || !jobs.empty() || !ahead.empty() || may_start_guess(); });
@@ -273,6 +301,7 @@ void ExpertStore::Impl::run_reader(ExpertReader& reader) {
     const Job job = !jobs.empty() ? jobs.pop() : !ahead.empty() ? ahead.pop() : guessed.pop();
     ++(job.batch_idx < 0 ? num_reading_ahead : num_reading);
     const Slot slot = residency->slot(job.slot);
+    reading[reader_idx] = job.slot;
     RememberedDigest& digest = remembered_of(slot);
     lock.unlock();
 
@@ -283,8 +312,29 @@ void ExpertStore::Impl::run_reader(ExpertReader& reader) {
     const uint64_t read_ns = now_ns() - start;
 
     lock.lock();
+    reading[reader_idx] = -1;
     finish_job(job, slot, std::move(status), outcome, read_ns);
   }
+}
+
+bool ExpertStore::Impl::wait_for_progress(std::unique_lock<std::mutex>& lock, FunctionRef<bool()> is_done) {
+  while (!is_done()) {
+    const uint64_t seen = num_finished;
+    if (!progress.wait_for(lock, std::chrono::milliseconds(options.read_timeout_ms), [&] { return is_done() || num_finished != seen; })) return false;
+  }
+  return true;
+}
+
+Status ExpertStore::Impl::overdue() const {
+  std::string names;
+  for (const int32_t slot : reading) {
+    if (slot < 0) continue;
+    const Slot& s = residency->slot(slot);
+    names += (names.empty() ? "" : ", ") + catalogue.describe(s.layer, s.expert, checkpoint);
+  }
+  return error(StatusCode::kDeadlineExceeded,
+               "no read of an expert has come back for {:.1f} s: {}; the disk or its network hangs (the kernel's log may say more)",
+               static_cast<double>(options.read_timeout_ms) * 1e-3, names);
 }
 
 bool ExpertStore::Impl::take_from(Ring<Job>& queue, int32_t slot) {
@@ -315,7 +365,7 @@ void ExpertStore::Impl::take(int32_t slot, int32_t batch_idx) {
   } else {
     residency->asked(slot);
     if (take_ahead(slot)) {
-      jobs.push({.slot = slot, .batch_idx = batch_idx});
+      jobs.push({.slot = slot, .batch_idx = batch_idx, .batch_no = batch_no});
       work.notify_one();
       if (a.is_predicted) {  // right, and too late to help
         ++s.misses;
@@ -359,7 +409,7 @@ bool ExpertStore::Impl::drop_one_ahead() {
 void ExpertStore::Impl::drop_all_ahead(std::unique_lock<std::mutex>& lock) {
   while (drop_one_ahead()) {
   }
-  progress.wait(lock, [this] { return num_reading_ahead == 0; });
+  static_cast<void>(wait_for_progress(lock, [this] { return num_reading_ahead == 0; }));
 }
 
 ExpertStore::ExpertStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -367,7 +417,7 @@ ExpertStore::ExpertStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 ExpertStore::Cost ExpertStore::cost(const ExpertCatalogue& catalogue, const ExpertStoreOptions& options, bool host_visible) {
   const auto readers = static_cast<uint64_t>(options.num_readers);
   return {.slots_bytes = static_cast<uint64_t>(options.num_slots) * catalogue.slot_bytes(),
-          .read_buffer_bytes = host_visible ? 0 : readers * kStagingBytesPerReader,
+          .read_buffer_bytes = readers * reader_buffer_bytes(catalogue, options.direct, host_visible),
           .table_bytes = Impl::table_bytes(catalogue, options),
           .stack_bytes = readers * kThreadStackBytes};
 }
@@ -386,14 +436,23 @@ Result<std::unique_ptr<ExpertStore>> ExpertStore::make(Device& device, MemoryBud
                       Residency::make(static_cast<int>(impl->options.num_slots), catalogue.num_layers(),
                                       catalogue.num_experts(), impl->options.policy, impl->options.keep_layer));
   PM_ASSIGN_OR_RETURN(impl->slots, Buffer::make(device, budget, MemoryClass::kExpertSlots, cost.slots_bytes));
-  for (int i = 0; i < impl->options.num_readers; ++i) {
-    PM_ASSIGN_OR_RETURN(auto reader, ExpertReader::make(device, *impl->host, budget, checkpoint, catalogue, impl->compute,
-                                                        impl->options.drop_page_cache,
-                                                        impl->options.verify == VerifyMode::kLockFast));
-    impl->readers.push_back(std::move(reader));
+  ReaderOptions reading{.method = impl->options.io,
+                        .direct = impl->options.direct,
+                        .verify_fast = impl->options.verify == VerifyMode::kLockFast,
+                        .drop_page_cache = impl->options.drop_page_cache};
+  while (static_cast<int>(impl->readers.size()) < impl->options.num_readers) {
+    auto reader = ExpertReader::make(device, *impl->host, budget, checkpoint, catalogue, impl->compute, reading);
+    if (!reader.ok() && reader.status().code() == StatusCode::kUnavailable && reading.method != ReadMethod::kPread) {
+      log_warning("{}; experts are read with pread instead", reader.status().message());
+      reading.method = ReadMethod::kPread;
+      continue;
+    }
+    if (!reader.ok()) return reader.status();
+    impl->readers.push_back(std::move(*reader));
   }
-  for (const auto& reader : impl->readers) {
-    impl->threads.emplace_back([i = impl.get(), r = reader.get()] { i->run_reader(*r); });
+  impl->io = reading.method;
+  for (size_t r = 0; r < impl->readers.size(); ++r) {
+    impl->threads.emplace_back([i = impl.get(), r] { i->run_reader(r); });
   }
   return std::unique_ptr<ExpertStore>(new ExpertStore(std::move(impl)));
 }
@@ -404,6 +463,19 @@ ExpertStore::~ExpertStore() {
   {
     std::unique_lock lock(impl_->mutex);
     impl_->drop_all_ahead(lock);
+    if (impl_->num_reading_ahead > 0 || impl_->num_overdue > 0) {
+      log_warning("{}; its memory is left behind", impl_->overdue().message());
+      impl_->stop = true;
+      impl_->work.notify_all();
+      for (size_t r = 0; r < impl_->readers.size(); ++r) {
+        if (impl_->reading[r] >= 0) impl_->readers[r]->give_up();
+      }
+      // Reachable, so that leak checkers know it is meant; never destroyed, because its threads may come back at any time.
+      static auto* const left_behind = new std::vector<Impl*>;
+      lock.unlock();
+      left_behind->push_back(impl_.release());
+      return;
+    }
     PM_CHECK(impl_->residency->num_pinned() == 0, "an expert handle outlives its store");
     for (int s = 0; s < impl_->residency->num_slots(); ++s)
       last_ticket = std::max(last_ticket, impl_->residency->slot(s).ticket);
@@ -420,6 +492,7 @@ Status ExpertStore::begin(int moe_layer_idx, std::span<const int32_t> expert_ids
   end();
   Impl& m = *impl_;
   std::lock_guard lock(m.mutex);
+  if (m.num_overdue > 0) return m.overdue();
   if (moe_layer_idx < 0 || moe_layer_idx >= m.catalogue.num_layers()) {
     return error(StatusCode::kInvalidArgument, "MoE layer {}: there are {}", moe_layer_idx, m.catalogue.num_layers());
   }
@@ -473,7 +546,10 @@ Result<ExpertHandle> ExpertStore::take(bool waits) {
                    m.catalogue.layer_id(m.layer), m.residency->num_slots(), m.waiting.size());
     }
     const uint64_t start = now_ns();
-    m.progress.wait(lock, [&m] { return !m.ready.empty() || !m.failure.ok(); });
+    if (!m.wait_for_progress(lock, [&m] { return !m.ready.empty() || !m.failure.ok(); })) {
+      m.failure = m.overdue();
+      m.is_overdue = true;
+    }
     m.stats_of(m.layer).wait_ns += now_ns() - start;
   }
   if (!m.failure.ok()) return m.failure;
@@ -493,7 +569,10 @@ void ExpertStore::end() {
   std::unique_lock lock(m.mutex);
   while (!m.waiting.empty()) m.waiting.pop();
   while (!m.jobs.empty()) m.residency->abandon(m.jobs.pop().slot);
-  m.progress.wait(lock, [&m] { return m.num_reading == 0; });
+  if (std::exchange(m.is_overdue, false) || !m.wait_for_progress(lock, [&m] { return m.num_reading == 0; })) {
+    m.num_overdue += std::exchange(m.num_reading, 0);
+    ++m.batch_no;  // they are no part of what comes
+  }
   while (!m.ready.empty()) m.residency->unpin(m.ready.pop().slot, 0);
   // Reads ahead that the batch had joined go on, for whoever comes next.
   for (size_t i = 0; m.num_joined > 0; ++i) {
@@ -542,6 +621,10 @@ Status ExpertStore::prefetch(int moe_layer_idx, std::span<const int32_t> expert_
   return ok_status();
 }
 
+Status ExpertStore::prefetch_layer(int moe_layer_idx) {
+  return prefetch(moe_layer_idx, impl_->all_ids);
+}
+
 void ExpertStore::release(int slot) {
   Impl& m = *impl_;
   const uint64_t ticket = m.compute != nullptr ? m.compute->record() : 0;
@@ -564,14 +647,22 @@ void ExpertStore::reset_stats() {
   std::fill(impl_->stats.begin(), impl_->stats.end(), ExpertLayerStats{});
 }
 
+ReadMethod ExpertStore::io() const {
+  return impl_->io;
+}
+
 int64_t ExpertStore::num_slots() const {
   return impl_->options.num_slots;
 }
 
-void ExpertStore::evict_all() {
+void ExpertStore::evict_all(bool forget_digests) {
   std::unique_lock lock(impl_->mutex);
   impl_->drop_all_ahead(lock);
   impl_->residency->evict_unpinned();
+  if (forget_digests) {
+    PM_CHECK(impl_->layer < 0 && impl_->num_reading + impl_->num_reading_ahead + impl_->num_overdue == 0);
+    std::fill(impl_->remembered.begin(), impl_->remembered.end(), RememberedDigest{});
+  }
 }
 
 ExpertHandle& ExpertHandle::operator=(ExpertHandle&& o) noexcept {

@@ -54,6 +54,11 @@ struct ExpertStoreOptions {
   // The stream whose work reads the experts; outlives the store, used on the model's thread. May be null when the device is
   // host_visible and every user of a handle is done with it at release.
   Stream* compute_stream = nullptr;
+  // How readers read (base/read_queue.h; O_DIRECT: base/fs.h). Where the method is refused, make() says so and takes pread.
+  ReadMethod io = ReadMethod::kPread;
+  bool direct = false;
+  // next() fails when no read has come back for so long: a disk or a network file system that hangs.
+  int64_t read_timeout_ms = 120'000;
   // Tell the kernel after each read that the pages will not be needed again. For measuring the cold case, or to leave the page
   // cache to others.
   bool drop_page_cache = false;
@@ -119,6 +124,7 @@ class ExpertStore {
     uint64_t slots_bytes, read_buffer_bytes, table_bytes, stack_bytes;
   };
   static Cost cost(const ExpertCatalogue& catalogue, const ExpertStoreOptions& options, bool host_visible);
+  // With a read that hangs, the store's memory and its readers are left to it: the kernel may still write there.
   ~ExpertStore();
 
   // Starts a step for one layer; an open batch is ended first. REQUIRES: ids unique, each in [0, num_experts); otherwise
@@ -126,12 +132,13 @@ class ExpertStore {
   Status begin(int moe_layer_idx, std::span<const int32_t> expert_ids);
   // The next ready expert; an empty handle when all of the batch were handed out. With all slots pinned by handles that the
   // caller still holds, the result is kInternal (release before asking for more). After the first failed read of a batch every
-  // next() returns that error, until the batch ends; handles given out before stay valid.
+  // next() returns that error, until the batch ends; handles given out before stay valid. kDeadlineExceeded: no read came back within
+  // the time-out; begin() then refuses until they do.
   Result<ExpertHandle> next();
   // The same without waiting: an empty handle also when none is ready yet.
   Result<ExpertHandle> try_next();
-  // Ends the batch: cancels reads not started, waits for those in flight (what they read stays resident). Handles that the
-  // caller holds stay valid. Called by the next begin() too.
+  // Ends the batch: cancels reads not started, waits for those in flight (what they read stays resident), unless they are overdue.
+  // Handles that the caller holds stay valid. Called by the next begin() too.
   void end();
 
   // Reads experts of a layer ahead of its begin(), as far as slots allow: never one that was read ahead and not used yet, and never so
@@ -140,11 +147,16 @@ class ExpertStore {
   // kInvalidArgument: no such layer or expert. Does not wait.
   Status prefetch(int moe_layer_idx, std::span<const int32_t> expert_ids, ReadAhead why = ReadAhead::kKnown);
 
+  // The same for all experts of a layer: before a batch that will need nearly all of them.
+  Status prefetch_layer(int moe_layer_idx);
+
   std::span<const ExpertLayerStats> stats() const;  // per MoE layer; exact between batches
   void reset_stats();
   int64_t num_slots() const;
-  // Drops every unpinned expert (tests, benchmarks of the cold case), uncounted, but for kept layers. Digests are remembered.
-  void evict_all();
+  ReadMethod io() const;  // that is used
+  // Drops every unpinned expert (tests, benchmarks of the cold case), uncounted, but for kept layers. Digests are remembered, unless
+  // the next read of each is to be its first once more. REQUIRES then: no batch.
+  void evict_all(bool forget_digests = false);
 
  private:
   friend class ExpertHandle;

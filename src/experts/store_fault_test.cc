@@ -4,7 +4,11 @@
 // works again afterwards.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
+#include <thread>
 
 #include "experts/store.h"
 #include "support/expert_fixture.h"
@@ -246,6 +250,93 @@ TEST_F(StoreFaultTest, HandlesGivenOutBeforeAFailureStayValid) {
     const auto expected = f.expected(0, 1, ExpertPart::kGate);
     EXPECT_EQ(std::memcmp(first->part(ExpertPart::kGate).data, expected.data(), expected.size()), 0);
   }
+}
+
+// Reads of the file wait at the gate while it is shut.
+struct Gate {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool is_open = true;
+  int waiting = 0;
+  void set(bool open) {
+    std::lock_guard lock(mutex);
+    is_open = open;
+    changed.notify_all();
+  }
+  void pass() {
+    std::unique_lock lock(mutex);
+    ++waiting;
+    changed.wait(lock, [this] { return is_open; });
+    --waiting;
+    changed.notify_all();
+  }
+  bool has_waiting() {
+    std::lock_guard lock(mutex);
+    return waiting > 0;
+  }
+  void wait_until_empty() {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [this] { return waiting == 0; });
+  }
+};
+
+TEST_F(StoreFaultTest, AReadThatDoesNotComeBackIsNamedAndTheStoreWaitsForIt) {
+  Gate gate;
+  ExpertFixture f;
+  f.fs.set_hook([&gate](const ReadCall&) -> std::optional<Result<size_t>> {
+    gate.pass();
+    return std::nullopt;
+  });
+  auto store = make(f, {.num_slots = 4, .num_readers = 2, .read_timeout_ms = 50});
+  EXPECT_TRUE(run(f, *store, 0, {1}).ok());
+  gate.set(false);
+  const Status status = run(f, *store, 1, {3, 4, 5});
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(contains(status, "layer 2 expert 3 (model-0000")) << status.message();
+  EXPECT_TRUE(contains(status, "for 0.1 s")) << status.message();
+  // Its slots are not given to anybody else meanwhile.
+  EXPECT_EQ(store->begin(0, std::vector<int32_t>{1}).code(), StatusCode::kDeadlineExceeded);
+  gate.set(true);
+  gate.wait_until_empty();
+  // The readers have yet to say so to the store.
+  for (int i = 0; i < 1000 && !store->begin(0, std::vector<int32_t>{1}).ok(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(run(f, *store, 1, {2, 3, 4, 5}).ok());
+  EXPECT_TRUE(run(f, *store, 0, {0, 1, 2, 3, 4, 5, 6, 7}).ok());
+}
+
+TEST_F(StoreFaultTest, SlowReadsAreNoHang) {
+  ExpertFixture f;
+  f.fs.set_hook([](const ReadCall&) -> std::optional<Result<size_t>> {
+    std::this_thread::sleep_for(std::chrono::milliseconds(40));
+    return std::nullopt;
+  });
+  auto store = make(f, {.num_slots = 4, .num_readers = 1, .read_timeout_ms = 400});
+  EXPECT_TRUE(run(f, *store, 0, {0, 1, 2, 3, 4, 5, 6, 7}).ok()) << "longer than the time-out in all, but there is progress";
+}
+
+TEST_F(StoreFaultTest, AStoreMayBeDestroyedWhileAReadHangs) {
+  Gate gate;
+  auto f = std::make_unique<ExpertFixture>();
+  f->fs.set_hook([&gate](const ReadCall&) -> std::optional<Result<size_t>> {
+    gate.pass();
+    return std::nullopt;
+  });
+  gate.set(false);
+  for (const bool ahead : {false, true}) {
+    auto store = make(*f, {.num_slots = 6, .num_readers = 2, .read_timeout_ms = 50});
+    if (ahead) {
+      EXPECT_TRUE(store->prefetch(1, std::vector<int32_t>{3, 4}).ok());
+      for (int i = 0; i < 1000 && !gate.has_waiting(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    } else {
+      EXPECT_EQ(run(*f, *store, 1, {3, 4, 5}).code(), StatusCode::kDeadlineExceeded);
+    }
+    store.reset();
+  }
+  // The checkpoint goes as well; the reads come back to files that are still there.
+  f->checkpoint.reset();
+  gate.set(true);
+  gate.wait_until_empty();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
 TEST_F(StoreFaultTest, AFailureLeavesNoSlotBehind) {

@@ -54,9 +54,12 @@ class FaultyFs final : public FileSystem {
   Result<FileInfo> stat(const std::string& path) override;
   Result<std::vector<std::string>> list(const std::string& directory) override;
   Result<std::unique_ptr<WritableFile>> create_atomic(const std::string& path) override;
+  // Of the files underneath, with the same faults: a submission counts as a read.
+  Result<std::unique_ptr<ReadQueue>> make_read_queue(ReadMethod method, int depth) override;
 
  private:
   friend class FaultyFile;
+  friend class FaultyQueue;
   friend class FaultyWritableFile;
   struct Plan {
     uint64_t first = 0, times = 0;

@@ -60,7 +60,8 @@ CheckResult judge(const DiskReport& d) {
                                 rate(d.find(true, false, size, 1)), rate(d.find(true, false, size, 4)),
                                 rate(d.find(true, true, size, 1)), rate(d.find(true, true, size, 4))));
   }
-  std::string reader = "the expert store reads with pread through the page cache (POINTSMAN_IO=auto)";
+  std::string reader = format("the expert store reads with {} (POINTSMAN_IO), past the page cache where memory is short and a measurement says so (--direct)",
+                              d.has_uring ? "io_uring" : "pread");
   const DiskSample *b = d.find(true, false, kMi, 4), *o = d.find(true, true, kMi, 4);
   if (b != nullptr && o != nullptr && b->gbps > 0)
     reader += format("; past it, 1 MiB reads run at {:.2f} of that", o->gbps / b->gbps);
