@@ -21,7 +21,7 @@ function(pm_add_tests name)
   gtest_discover_tests(${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)
 endfunction()
 
-foreach(room base memory tensor device checkpoint tokenizer ops experts model sample engine verify audit doctor cli)
+foreach(room base memory tensor device checkpoint tokenizer ops experts model sample engine pack verify audit doctor cli)
   file(GLOB_RECURSE files CONFIGURE_DEPENDS src/${room}/*_test.cc)
   pm_add_tests(${room}_test ${files})
 endforeach()

@@ -18,12 +18,12 @@ namespace {
 
 const std::map<std::string, int> kLayer = {
     {"base", 0},  {"memory", 1}, {"tensor", 1}, {"quant", 1},  {"checkpoint", 2}, {"tokenizer", 2}, {"device", 2}, {"ops", 3},    {"experts", 3},
-    {"comm", 3},  {"model", 4},  {"sample", 4}, {"engine", 5}, {"train", 5},      {"verify", 5},    {"doctor", 5}, {"audit", 5},  {"server", 6},
+    {"comm", 3},  {"model", 4},  {"sample", 4}, {"engine", 5}, {"train", 5},      {"verify", 5},    {"pack", 5},      {"doctor", 5}, {"audit", 5},  {"server", 6},
     {"cli", 6},
 };
 // Arrows within one layer that are allowed.
 const std::set<std::pair<std::string, std::string>> kSideways = {
-    {"memory", "tensor"}, {"quant", "tensor"}, {"verify", "engine"}, {"train", "engine"},
+    {"memory", "tensor"}, {"quant", "tensor"}, {"verify", "engine"}, {"train", "engine"}, {"pack", "verify"},
 };
 
 bool is_test(const fs::path& p) { return p.stem().string().ends_with("_test"); }

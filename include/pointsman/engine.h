@@ -68,12 +68,26 @@ struct ExpertStats {
   // the bytes of reads that had begun before their layer was reached (part of bytes_read).
   uint64_t prefetched = 0, prefetch_hits = 0, prefetch_bytes = 0;
   uint64_t prefetch_failed = 0;  // reads ahead that failed and were dropped: the layer read the expert again
+  // The same for experts that were only predicted. Dropped: not begun when the layer was reached; wasted: bytes of reads that had begun
+  // for experts that the layer did not ask for.
+  uint64_t predicted_reads = 0, predicted_used = 0, predicted_dropped = 0, predicted_failed = 0;
+  uint64_t predicted_bytes = 0, predicted_wasted_bytes = 0;
 };
 
 // Embedding and LM head where they are placed on demand: reads after load().
 struct OnDemandStats {
   uint64_t bytes_read = 0, verified_xxh3 = 0;  // the latter in blocks
   double read_s = 0, wait_s = 0;
+};
+
+// Guesses about the next layer's experts (EngineOptions::prefetch), whether they were acted upon or not. Passes of at most 16 tokens.
+struct PredictionStats {
+  uint64_t chosen = 0, right = 0;                      // experts of tokens with a guess, and those that were guessed
+  std::vector<std::pair<uint64_t, uint64_t>> layers;   // the same per MoE layer
+  uint64_t passes = 0, passes_acted = 0;               // and those whose guesses were read
+  // Passes with and without reads take turns now and then, and the faster goes on: model/benefit_trial.h.
+  uint64_t trials = 0, trials_lost = 0;
+  double with_s = 0, without_s = 0;                    // medians of the last trial
 };
 
 struct EngineStats {
@@ -88,6 +102,7 @@ struct EngineStats {
   bool io_direct = false;
   std::string io_reason;
   OnDemandStats dense_on_demand;
+  PredictionStats prediction;
   double load_s = 0;
   uint64_t budget_bytes = 0, ledger_bytes = 0, ledger_peak_bytes = 0;
   std::vector<std::pair<std::string, uint64_t>> ledger;      // by class

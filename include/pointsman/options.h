@@ -58,6 +58,14 @@ enum class DirectReads {
 
 enum class GuardPolicy { kRefuse, kUniform };
 
+// Experts that the next layer will probably ask for, in decode. Never changes a token.
+enum class PrefetchMode {
+  kOff,
+  kLog,      // guessed and counted, not read
+  kPredict,  // read ahead where this is measured to help
+};
+const char* prefetch_name(PrefetchMode m);
+
 struct EngineOptions {
   std::string model_dir;
   uint64_t memory_bytes = 0;     // 0: default_memory_bytes()
@@ -73,6 +81,7 @@ struct EngineOptions {
   uint64_t route_noise_seed = 0;
   std::vector<PlacementRule> placement;
   std::string policy = "lru_per_layer";  // expert eviction
+  PrefetchMode prefetch = PrefetchMode::kOff;
   int num_readers = 4;           // threads that read and verify experts
   IoMethod io = IoMethod::kAuto;
   DirectReads direct = DirectReads::kAuto;

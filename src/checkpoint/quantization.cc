@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "tensor/panel_layout.h"
 
 namespace pointsman {
 namespace {
@@ -21,11 +22,28 @@ struct Candidate {
   int64_t block_rows, block_cols;
 };
 
+// Which dtypes and blocks kernels take in panels.
+bool has_panel_form(const Weight& w) {
+  if (!w.format) return w.dtype == DType::kBF16;
+  const bool fine = w.format.block_rows == 1 && w.format.block_cols == 32;
+  return fine && (w.dtype == DType::kI8 ? w.format.scale_dtype == DType::kBF16
+                                        : (w.dtype == DType::kF8E4M3 || w.dtype == DType::kF4) && w.format.scale_dtype == DType::kF8E8M0);
+}
+
 }  // namespace
 
-Result<DType> describe_codes(std::string_view name, DType dtype, std::span<const int64_t> shape, int64_t rows, int64_t cols) {
-  const bool packed_bytes = dtype == DType::kI8 || dtype == DType::kU8;
-  if (!packed_bytes && !is_coded(dtype)) {
+WeightLayout packed_layout(const QuantizationConfig& config, std::span<const Weight> together) {
+  const bool panels = config.is_packed() && config.panels && std::all_of(together.begin(), together.end(), [](const Weight& w) {
+    return can_be_panels(w) && has_panel_form(w);
+  });
+  return panels ? WeightLayout::kPanel32 : WeightLayout::kOutIn;
+}
+
+Result<DType> describe_codes(std::string_view name, DType dtype, std::span<const int64_t> shape, int64_t rows, int64_t cols,
+                             const QuantizationConfig& config) {
+  const bool int8 = dtype == DType::kI8 && config.is_packed();
+  const bool packed_bytes = !int8 && (dtype == DType::kI8 || dtype == DType::kU8);
+  if ((!packed_bytes && !is_coded(dtype)) || (packed_bytes && config.is_packed())) {
     return error(StatusCode::kUnsupported,
                  "{}: stored as {}, which this build cannot compute with (BF16, F16, F32, F8_E4M3, F8_E5M2 and packed FP4 can be)", name,
                  dtype_name(dtype));
@@ -61,7 +79,12 @@ Result<ScaleDescription> describe_scales(std::string_view name, DType code, int6
   const bool fp4 = code == DType::kF4;
   const bool said = !fp4 && config.block_rows > 0;
   std::vector<Candidate> candidates;
-  if (fp4 || (!said && config.method == "mxfp8")) {
+  const auto is_straight = [&](int64_t block_rows, int64_t block_cols) {
+    return grid[0] == ceil_div(rows, block_rows) && grid[1] == ceil_div(cols, block_cols);
+  };
+  if (code == DType::kI8 || (config.is_packed() && is_straight(1, 32))) {
+    candidates = {{1, 32}};
+  } else if (fp4 || (!said && config.method == "mxfp8")) {
     if (fp4 && grid[0] == rows && grid[1] == ceil_div(cols, 16) && ceil_div(cols, 16) != ceil_div(cols, 32)) {
       return error(StatusCode::kUnsupported, "{}: FP4 with a scale for every 16 elements is NVFP4, which is not supported; MXFP4 has one for every 32", name);
     }
@@ -88,6 +111,8 @@ Result<ScaleDescription> describe_scales(std::string_view name, DType code, int6
     }
     if (!known) matches.push_back({c, straight, transposed});
   }
+  // What pack writes is never transposed.
+  if (config.is_packed()) std::erase_if(matches, [](const Match& m) { return !m.straight; });
   if (matches.empty()) {
     std::string expected;
     for (const Candidate& c : candidates) {

@@ -18,6 +18,22 @@ void read_block_size(ConfigReader& r, const Json& object, const std::string& pat
   r.record("weight_block_size", format("{} x {}", q.block_rows, q.block_cols), at);
 }
 
+// What another version of pack wrote means something else: nothing is guessed.
+void read_packed(ConfigReader& r, const Json& object, const std::string& path, QuantizationConfig& q) {
+  const Json* version = object.find("version");
+  if (version == nullptr || !version->is_int()) return r.fail_type(path + ".version", version == nullptr ? Json() : *version, "the integer 1");
+  if (version->as_int() != 1) {
+    return r.fail(error(StatusCode::kUnsupported, "{}.version: {}, this program reads 1; pack the model again", path, version->as_int()));
+  }
+  const Json* layout = object.find("layout");
+  const std::string name = layout != nullptr && layout->is_string() ? layout->as_string() : "";
+  if (name != "panel32" && name != "rows") {
+    return r.fail(error(StatusCode::kUnsupported, "{}.layout: {}, expected \"panel32\" or \"rows\"", path, layout == nullptr ? "absent" : brief(*layout)));
+  }
+  q.panels = name == "panel32";
+  r.record("packed_layout", name, path + ".layout");
+}
+
 std::string text_of(const Json& object, std::string_view key) {
   const Json* v = object.find(key);
   return v != nullptr && v->is_string() ? v->as_string() : "";
@@ -35,8 +51,9 @@ void read_quantization(ConfigReader& r, ModelConfig& c) {
   if (q == nullptr) return;
   if (!q->is_object()) return r.fail_type(path, *q, "an object or null");
   const std::string method = text_of(*q, "quant_method");
-  if (method != "fp8" && method != "mxfp4" && method != "mxfp8") {
-    return r.fail(error(StatusCode::kUnsupported, "{}: quant_method {} is not supported; known are fp8, mxfp4 and mxfp8. Use another checkpoint of the model",
+  const bool packed = method == kPackedMethod;
+  if (!packed && method != "fp8" && method != "mxfp4" && method != "mxfp8") {
+    return r.fail(error(StatusCode::kUnsupported, "{}: quant_method {} is not supported; known are fp8, mxfp4 and mxfp8, and pack's own pointsman. Use another checkpoint of the model",
                         path, method.empty() ? std::string("(not said)") : json_quote(method.substr(0, 64))));
   }
   const std::string fmt = text_of(*q, "fmt");
@@ -45,6 +62,7 @@ void read_quantization(ConfigReader& r, ModelConfig& c) {
   }
   c.quantization.method = method;
   r.record("quant_method", method, path + ".quant_method");
+  if (packed) read_packed(r, *q, path, c.quantization);
   read_block_size(r, *q, path, c.quantization);
 }
 

@@ -50,7 +50,7 @@ void add_range(std::map<uint64_t, uint64_t>& ranges, uint64_t begin, uint64_t en
 
 Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::create(
     FileSystem& fs, const std::string& path, std::vector<Declaration> tensors,
-    const std::vector<std::pair<std::string, std::string>>& metadata) {
+    const std::vector<std::pair<std::string, std::string>>& metadata, uint64_t alignment) {
   auto writer = std::make_unique<SafetensorsWriter>();
   writer->path_ = path;
   Json header = Json::object();
@@ -81,7 +81,7 @@ Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::create(
     offset = *end;
   }
   std::string text = header.dump();
-  text.resize(align_up(text.size(), 8), ' ');
+  text.resize(align_up(text.size() + 8, alignment) - 8, ' ');
   const uint64_t n = text.size();
   if (n > kMaxReadHeaderBytes) {
     return error(StatusCode::kInvalidArgument,
@@ -106,6 +106,7 @@ Status SafetensorsWriter::write(std::string_view name, uint64_t offset, std::spa
   if (data.empty()) return ok_status();
   const uint64_t begin = place.begin + offset;
   PM_RETURN_IF_ERROR(file_->pwrite(data, begin));
+  std::lock_guard guard(mutex_);
   add_range(written_, begin, begin + data.size());
   return ok_status();
 }
@@ -117,6 +118,7 @@ Status SafetensorsWriter::leave_hole(std::string_view name) {
   if (place.size == 0) return ok_status();
   constexpr std::byte kZero{0};
   PM_RETURN_IF_ERROR(write(name, place.size - 1, {&kZero, 1}));  // the file reaches its end
+  std::lock_guard guard(mutex_);
   add_range(written_, place.begin, place.begin + place.size);
   return ok_status();
 }

@@ -4,15 +4,17 @@
 // test checkpoint. The file appears under its name only when commit() succeeded; until then, and after any failure, the name is
 // untouched.
 //
-// The header is padded with spaces to a multiple of 8, so that data is aligned for readers that map the file. What this writes,
+// The header is padded with spaces so that data begins at a multiple of 8, or of more when asked, for readers that map the file or read it
+// past the page cache. What this writes,
 // checkpoint/safetensors.h reads.
 //
-// An object is used by one thread at a time.
+// write() may be called from several threads at once, for different bytes; everything else from one.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,11 +34,12 @@ class SafetensorsWriter {
     DType dtype = DType::kF32;
     std::vector<int64_t> shape;  // outermost first, at most 4 dimensions; [] is a scalar
   };
-  // Tensors lie in the order of `tensors`. kInvalidArgument: a name that is not unique or not plain, a negative dimension,
+  // Tensors lie in the order of `tensors`, the first at a multiple of `alignment` (8 or a power of two above) of the file. kInvalidArgument: a name that is not unique or not plain, a negative dimension,
   // sizes that overflow or are no whole number of bytes, a header beyond kMaxReadHeaderBytes. Nothing is created then.
   static Result<std::unique_ptr<SafetensorsWriter>> create(FileSystem& fs, const std::string& path,
                                                            std::vector<Declaration> tensors,
-                                                           const std::vector<std::pair<std::string, std::string>>& metadata);
+                                                           const std::vector<std::pair<std::string, std::string>>& metadata,
+                                                           uint64_t alignment = 8);
 
   // `data` goes to `offset` bytes after the beginning of the tensor. kInvalidArgument: unknown name, or beyond its end. Bytes
   // may be written again.
@@ -54,6 +57,7 @@ class SafetensorsWriter {
   std::unique_ptr<WritableFile> file_;
   std::map<std::string, Place, std::less<>> places_;
   // What was written, as disjoint ranges [first, second) of the file that do not touch: rows that come in order stay one range.
+  std::mutex mutex_;  // of written_
   std::map<uint64_t, uint64_t> written_;
 };
 

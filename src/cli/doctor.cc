@@ -16,6 +16,7 @@
 
 #ifndef PM_WITHOUT_ENGINE
 #include "cli/interrupt.h"
+#include "cli/utc_now.h"
 #include "pointsman/engine.h"
 #include "verify/model_lock.h"
 #endif
@@ -46,15 +47,6 @@ Result<doctor::LockReport> verify_model(const std::string& model) {
 }
 
 #endif
-
-std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm tm{};
-  gmtime_r(&now, &tm);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &tm);
-  return text;
-}
 
 // What a capture says of the model and its disk.
 Json capture_notes(const doctor::Options& options, const doctor::Report& report) {

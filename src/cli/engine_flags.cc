@@ -23,6 +23,8 @@ void EngineFlags::declare(ArgParser& args) {
   args.list("--place", place,
             "PATTERN=pinned|resident|on-demand, e.g. 'layers.0.experts=pinned', lm_head=on-demand; repeatable, the last match wins");
   args.option("--policy", policy, format("which expert leaves: {} (default: lru_per_layer)", fmt::join(policy_names(), ", ")));
+  args.option("--prefetch", prefetch, "experts that the next layer will probably need, while decoding: off (default), predict (read ahead where that is measured to help) or log "
+                                      "(guess and count)");
   args.option("--readers", readers, "threads that read and verify experts (default: 4)");
   args.option("--direct", direct,
               "read experts past the page cache (O_DIRECT): auto (default: no while free memory holds all experts, else as measured at start), on, off");
@@ -72,6 +74,13 @@ Result<EngineOptions> EngineFlags::options() const {
     o.numerics = Numerics::kVendor;
   } else if (numerics != "bf16") {
     return error(StatusCode::kInvalidArgument, "--numerics {}: expected bf16, fp32 or vendor", numerics);
+  }
+  if (prefetch == "log") {
+    o.prefetch = PrefetchMode::kLog;
+  } else if (prefetch == "predict") {
+    o.prefetch = PrefetchMode::kPredict;
+  } else if (prefetch != "off") {
+    return error(StatusCode::kInvalidArgument, "--prefetch {}: expected off, predict or log", prefetch);
   }
   if (router_guard == "uniform") {
     o.router_guard = GuardPolicy::kUniform;

@@ -11,6 +11,7 @@
 #include "cli/engine_flags.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
+#include "cli/utc_now.h"
 #include "verify/model_lock.h"
 
 namespace pointsman::cli {
@@ -21,15 +22,6 @@ constexpr const char* kName = "lock";
 bool show(Progress& bar, uint64_t done, uint64_t total) {
   bar.update(done, total);
   return !was_interrupted();
-}
-
-std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm tm{};
-  gmtime_r(&now, &tm);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &tm);
-  return text;
 }
 
 // What an existing lock says otherwise: writing over it must not go unnoticed.

@@ -32,6 +32,26 @@ Json to_json(const ExpertStats& e) {
   j.set("prefetch_hits", e.prefetch_hits);
   j.set("prefetch_bytes", e.prefetch_bytes);
   j.set("prefetch_failed", e.prefetch_failed);
+  j.set("predicted_reads", e.predicted_reads);
+  j.set("predicted_used", e.predicted_used);
+  j.set("predicted_dropped", e.predicted_dropped);
+  j.set("predicted_failed", e.predicted_failed);
+  j.set("predicted_bytes", e.predicted_bytes);
+  j.set("predicted_wasted_bytes", e.predicted_wasted_bytes);
+  return j;
+}
+
+Json to_json(const PredictionStats& p) {
+  Json j = Json::object();
+  j.set("chosen", p.chosen);
+  j.set("right", p.right);
+  j.set("hit_rate", p.chosen > 0 ? static_cast<double>(p.right) / static_cast<double>(p.chosen) : 0);
+  j.set("passes", p.passes);
+  j.set("passes_acted", p.passes_acted);
+  j.set("trials", p.trials);
+  j.set("trials_lost", p.trials_lost);
+  j.set("with_s", p.with_s);
+  j.set("without_s", p.without_s);
   return j;
 }
 
@@ -61,6 +81,12 @@ std::string summary_line(const Engine& engine, const Generation& g) {
   if (s.experts.hits + s.experts.misses > 0) {
     line += format(" | experts {:.1f} % hits, {} read", 100 * hit_rate(s.experts),
                    human_bytes(static_cast<double>(s.experts.bytes_read)));
+    if (s.prediction.chosen > 0) {
+      line += format(" | {:.1f} % of experts predicted", 100 * static_cast<double>(s.prediction.right) / static_cast<double>(s.prediction.chosen));
+      if (s.experts.predicted_reads > 0)
+        line += format(", {} of {} read ahead were used, {} for nothing", s.experts.predicted_used, s.experts.predicted_reads,
+                       human_bytes(static_cast<double>(s.experts.predicted_wasted_bytes)));
+    }
     if (s.experts.prefetched > 0) line += format(", {} of {} read ahead were used", s.experts.prefetch_hits, s.experts.prefetched);
   }
   if (s.dense_on_demand.bytes_read > 0) {
@@ -86,6 +112,7 @@ void add_engine_stats(Json& j, const Engine& engine) {
   j.set("context_length", engine.memory_plan().context_length);
   j.set("prefill_chunk", engine.memory_plan().prefill_chunk);
   j.set("policy", engine.options().policy);
+  j.set("prefetch", prefetch_name(engine.options().prefetch));
   j.set("num_slots", engine.memory_plan().num_slots);
   j.set("num_experts_total", engine.memory_plan().num_experts_total);
   j.set("budget_bytes", s.budget_bytes);
@@ -116,9 +143,14 @@ void add_engine_stats(Json& j, const Engine& engine) {
     layer.set("layer", s.expert_layer_ids[i]);
     Json numbers = to_json(s.expert_layers[i]);
     for (auto& [key, value] : numbers.as_object()) layer.set(key, std::move(value));
+    if (i < s.prediction.layers.size()) {
+      layer.set("prediction_chosen", s.prediction.layers[i].first);
+      layer.set("prediction_right", s.prediction.layers[i].second);
+    }
     layers.push_back(std::move(layer));
   }
   j.set("expert_layers", std::move(layers));
+  if (engine.options().prefetch != PrefetchMode::kOff) j.set("prediction", to_json(s.prediction));
   Json fallbacks = Json::object();
   for (const auto& [op, times] : s.fallbacks) fallbacks.set(op, times);
   j.set("fallbacks", std::move(fallbacks));

@@ -139,6 +139,7 @@ Result<std::optional<LockFile>> find_lock(FileSystem& fs, const EngineOptions& o
 
 }  // namespace
 
+const char* prefetch_name(PrefetchMode m) { return m == PrefetchMode::kOff ? "off" : m == PrefetchMode::kLog ? "log" : "predict"; }
 const char* numerics_name(Numerics n) { return n == Numerics::kFp32 ? "fp32" : n == Numerics::kBf16 ? "bf16" : "vendor"; }
 
 uint64_t default_memory_bytes() { return default_budget_bytes(); }
@@ -261,6 +262,11 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& given, const Pl
     }
     for (const Placement p : model.placement.experts) store.keep_layer.push_back(p != Placement::kOnDemand);
     PM_ASSIGN_OR_RETURN(e.store, ExpertStore::make(*e.device, e.budget, *e.checkpoint, *e.binding.experts, store));
+    // With hyper-connections the next layer's input is a mix of streams that this layer's output decides: no guess.
+    if (options.prefetch != PrefetchMode::kOff && e.config.hyper.streams == 0) {
+      e.prediction = std::make_unique<ExpertPrediction>(options.prefetch, e.plan.num_slots < e.plan.num_experts_total,
+                                                        e.binding.experts->num_layers(), e.forward.router.top_k);
+    }
     std::vector<int32_t> all(static_cast<size_t>(e.binding.experts->num_experts()));
     for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int32_t>(i);
     for (size_t l = 0; l < model.placement.experts.size(); ++l) {
@@ -303,7 +309,9 @@ EngineStats Engine::stats() const {
                             .verified_sha256 = l.verified_sha256, .verified_lock_xxh3 = l.verified_lock_xxh3, .verified_xxh3 = l.verified_xxh3,
                             .read_s = static_cast<double>(l.read_ns) * 1e-9, .wait_s = static_cast<double>(l.wait_ns) * 1e-9, .prefetched = l.prefetched,
                             .prefetch_hits = l.prefetch_hits, .prefetch_bytes = l.prefetch_bytes,
-                            .prefetch_failed = l.prefetch_failed};
+                            .prefetch_failed = l.prefetch_failed, .predicted_reads = l.predicted_reads, .predicted_used = l.predicted_used,
+                            .predicted_dropped = l.predicted_dropped, .predicted_failed = l.predicted_failed, .predicted_bytes = l.predicted_bytes,
+                            .predicted_wasted_bytes = l.predicted_wasted_bytes};
       s.expert_layers.push_back(one);
       s.expert_layer_ids.push_back(e.binding.experts->layer_id(static_cast<int>(i)));
       s.experts.hits += one.hits;
@@ -319,7 +327,28 @@ EngineStats Engine::stats() const {
       s.experts.prefetch_hits += one.prefetch_hits;
       s.experts.prefetch_bytes += one.prefetch_bytes;
       s.experts.prefetch_failed += one.prefetch_failed;
+      s.experts.predicted_reads += one.predicted_reads;
+      s.experts.predicted_used += one.predicted_used;
+      s.experts.predicted_dropped += one.predicted_dropped;
+      s.experts.predicted_failed += one.predicted_failed;
+      s.experts.predicted_bytes += one.predicted_bytes;
+      s.experts.predicted_wasted_bytes += one.predicted_wasted_bytes;
     }
+  }
+  if (e.prediction != nullptr) {
+    PredictionStats& p = s.prediction;
+    for (const ExpertPrediction::Counts& c : e.prediction->counts()) {
+      p.layers.emplace_back(c.chosen, c.right);
+      p.chosen += c.chosen;
+      p.right += c.right;
+    }
+    const BenefitTrial& t = e.prediction->trial();
+    p.passes = e.prediction->passes();
+    p.passes_acted = e.prediction->passes_acted();
+    p.trials = t.num_trials();
+    p.trials_lost = t.num_lost();
+    p.with_s = static_cast<double>(t.with_ns()) * 1e-9;
+    p.without_s = static_cast<double>(t.without_ns()) * 1e-9;
   }
   if (e.store != nullptr) {
     s.io_method = read_method_name(e.store->io());
@@ -353,6 +382,7 @@ EngineStats Engine::stats() const {
 void Engine::reset_stats() {
   if (impl_->store != nullptr) impl_->store->reset_stats();
   for (const auto& matrix : impl_->on_demand) matrix->reset_stats();
+  if (impl_->prediction != nullptr) impl_->prediction->reset_counts();
   impl_->guard_fired = 0;
 }
 

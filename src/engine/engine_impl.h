@@ -72,6 +72,7 @@ struct Engine::Impl {
   HostScratch host;
   RopeTable rope, compress_rope;
   ForwardOptions forward;
+  std::unique_ptr<ExpertPrediction> prediction;  // null: no guesses about experts
   std::string model_digest;
   bool io_direct = false;
   std::string io_reason;

@@ -2,6 +2,7 @@
 #include "pointsman/session.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "base/log.h"
 #include "engine/engine_impl.h"
@@ -124,10 +125,16 @@ Status Session::Impl::run_pass(std::span<const int32_t> tokens, int64_t first_po
                     .cache = cache,
                     .guard_fired = e.guard_fired,
                     .sink = sink,
-                    .replay = replay},
+                    .replay = replay,
+                    .prediction = e.prediction.get()},
                    tokens, first_position);
   cache.begin_pass(first_position, first_position + static_cast<int64_t>(tokens.size()));
+  const auto start = std::chrono::steady_clock::now();
+  if (e.prediction != nullptr) e.prediction->begin_pass(static_cast<int64_t>(tokens.size()));
   PM_RETURN_IF_ERROR(pass.run(*e.arch));
+  if (e.prediction != nullptr) {
+    e.prediction->end_pass(static_cast<uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count()));
+  }
   PM_RETURN_IF_ERROR(cache.snapshot(*e.stream, first_position + static_cast<int64_t>(tokens.size())));
   if (sink != nullptr && sink->wants("logits")) PM_RETURN_IF_ERROR(pass.trace_logits());
   return is_last ? pass.last_logits() : ok_status();

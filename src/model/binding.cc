@@ -158,7 +158,7 @@ Binder::Stored Binder::use_weight(const std::string& name, int64_t rows, int64_t
   if (scales == nullptr) return {};
   use(std::string(scales->name));
   const auto shape = [](const TensorEntry& t) { return std::span(t.shape, t.num_dims); };
-  const Result<DType> code = describe_codes(name, weight->dtype, shape(*weight), rows, cols);
+  const Result<DType> code = describe_codes(name, weight->dtype, shape(*weight), rows, cols, config_.quantization);
   if (!code.ok()) {
     problem(code.status().message());
     return {};
@@ -172,15 +172,25 @@ Binder::Stored Binder::use_weight(const std::string& name, int64_t rows, int64_t
   return {.weight = weight, .scales = scales, .code = *code, .format = d->format};
 }
 
-void Binder::matrix(const std::string& name, int64_t rows, int64_t cols, Weight& out, const std::string& unit) {
+void Binder::bind_matrix(const std::string& name, int64_t rows, int64_t cols, Weight& out, const std::string& unit, bool in_rows) {
   const Stored stored = use_weight(name, rows, cols);
   if (stored.weight == nullptr) return;
   out = Tensor::matrix(nullptr, stored.code, rows, cols);
   out.format = stored.format;
-  binding_.dense.push_back({.entry = stored.weight, .matrix = &out, .unit = unit, .device_bytes = stored.weight->size_bytes});
+  if (!in_rows) out.layout = packed_layout(config_.quantization, {&out, 1});
+  binding_.dense.push_back({.entry = stored.weight, .matrix = &out, .weight = in_rows ? nullptr : &out, .unit = unit,
+                            .device_bytes = stored.weight->size_bytes});
   if (stored.scales == nullptr) return;
   binding_.dense.push_back(
       {.entry = stored.scales, .scales = &out.scales, .coded = &out, .unit = unit, .device_bytes = stored.scales->size_bytes});
+}
+
+void Binder::matrix(const std::string& name, int64_t rows, int64_t cols, Weight& out, const std::string& unit) {
+  bind_matrix(name, rows, cols, out, unit, false);
+}
+
+void Binder::matrix_in_rows(const std::string& name, int64_t rows, int64_t cols, Weight& out, const std::string& unit) {
+  bind_matrix(name, rows, cols, out, unit, true);
 }
 
 void Binder::vector(const std::string& name, int64_t n, const float*& out, const std::string& unit) {
@@ -253,6 +263,15 @@ void Binder::finish_expert(ExpertInfo& info, std::string_view name) {
     info = {};
     return;
   }
+  // Kernels take an expert whole: all of it lies in panels, or nothing.
+  Weight parts[kNumWeightParts];
+  size_t n = 0;
+  for (int p = 0; p < kNumWeightParts; ++p) {
+    if (info.parts[static_cast<size_t>(p)].size_bytes > 0) parts[n++] = info.weight(static_cast<ExpertPart>(p), nullptr);
+  }
+  if (packed_layout(config_.quantization, {parts, n}) == WeightLayout::kPanel32) {
+    for (int p = 0; p < kNumWeightParts; ++p) info.parts[static_cast<size_t>(p)].layout = WeightLayout::kPanel32;
+  }
   info.place_parts();
 }
 
@@ -311,6 +330,23 @@ void Binder::interleaved_experts(int layer, const std::string& prefix, int64_t i
   const int64_t num_experts = binding_.experts->num_experts();
   Stored both, down;
   WeightLayout layout = WeightLayout::kInOut;
+  if (has(prefix + ".0.gate_up_proj.weight")) {
+    for (int e = 0; e < num_experts; ++e) {
+      const std::string base = prefix + "." + std::to_string(e);
+      const Stored gate_up = use_weight(base + ".gate_up_proj.weight", 2 * intermediate, hidden);
+      const Stored own_down = use_weight(base + ".down_proj.weight", hidden, intermediate);
+      if (gate_up.weight == nullptr || own_down.weight == nullptr) continue;
+      if (gate_up.code != own_down.code) {
+        problem(format("{}: parts of one expert are stored as {} and {}", base, dtype_name(gate_up.code), dtype_name(own_down.code)));
+        continue;
+      }
+      ExpertInfo& info = binding_.experts->at(moe_layer, e);
+      set_part(info, ExpertPart::kGate, gate_up, 0, 1, 2 * intermediate, hidden);
+      set_part(info, ExpertPart::kDown, own_down, 0, 1, hidden, intermediate);
+      finish_expert(info, base);
+    }
+    return;
+  }
   if (has(prefix + ".gate_up_proj_blocks") || has(prefix + ".down_proj_blocks")) {
     layout = WeightLayout::kOutIn;
     const auto blocks = [&](const std::string& name, int64_t out, int64_t in) -> Stored {
@@ -359,6 +395,7 @@ Result<Binding> Binder::finish() {
   for (size_t i = 0; i < tensors.size(); ++i) {
     // Old exporters saved RoPE frequencies as a buffer; they are derived from the config.
     if (used_[i] || tensors[i].name.ends_with(".rotary_emb.inv_freq")) continue;
+    if (config_.quantization.is_packed() && tensors[i].name.starts_with(kPaddingPrefix)) continue;
     ++num_unused;
     if (unused.size() <= kMaxListed) unused.emplace_back(tensors[i].name);
   }

@@ -29,6 +29,7 @@ struct DenseBinding {
   int64_t table_limit = 0;           // exclusive upper bound of its values
   const void** scales = nullptr;     // the grid of a coded matrix, as stored
   const Weight* coded = nullptr;     // with `scales`: whose they are
+  const Weight* weight = nullptr;    // with `matrix`: the same one, when kernels take it in any format; else it stays plain rows
   std::string unit;                  // placement unit: "embed_tokens", "layers.3.attention", ...
   uint64_t device_bytes = 0;         // what it takes in the weight buffer (vectors are widened to fp32)
   bool must_be_finite = false;       // load refuses NaN and infinity
@@ -56,7 +57,10 @@ class Binder {
   void matrix(const std::string& name, int64_t rows, int64_t cols, Tensor& out, const std::string& unit);
   // The same, or FP8 or packed FP4 with scales under "X.weight_scale_inv", "X.scale" or "X.weight_scale" for a name "X.weight". What the
   // codes mean is decided by checkpoint/quantization.h; scales are found by exact name, never by suffix.
+  // In a packed folder it may lie in panels: packed_layout() of the matrix alone, which for the projections of one MLP is the same for all.
   void matrix(const std::string& name, int64_t rows, int64_t cols, Weight& out, const std::string& unit);
+  // For matrices whose rows are used one by one or in other groups than panels: a packed folder holds them in rows, and as they were.
+  void matrix_in_rows(const std::string& name, int64_t rows, int64_t cols, Weight& out, const std::string& unit);
   // A vector of n elements, held in fp32.
   void vector(const std::string& name, int64_t n, const float*& out, const std::string& unit);
   // A vector that decides, like a router's selection bias: load refuses one that is not finite, since NaN would choose silently.
@@ -72,7 +76,8 @@ class Binder {
   void experts(int layer, const std::string& prefix, int64_t intermediate, int64_t hidden);
   // The same as gpt-oss stores them: gate and up outputs in turn, either MXFP4 (gate_up_proj_blocks [experts, 2 * intermediate, hidden / 32,
   // 16] and gate_up_proj_scales, down_proj_blocks and _scales) or transposed (gate_up_proj [experts, hidden, 2 * intermediate], down_proj
-  // [experts, intermediate, hidden]).
+  // [experts, intermediate, hidden]); or, as pack writes them, per expert (N.gate_up_proj.weight [2 * intermediate, hidden],
+  // N.down_proj.weight).
   void interleaved_experts(int layer, const std::string& prefix, int64_t intermediate, int64_t hidden);
   // A tensor that old exporters wrote and nobody needs.
   void ignore(std::string_view name);
@@ -97,6 +102,7 @@ class Binder {
   void set_part(ExpertInfo& info, ExpertPart part, const Stored& stored, uint64_t index, uint64_t count, int64_t rows, int64_t cols,
                 WeightLayout layout = WeightLayout::kOutIn);
   void finish_expert(ExpertInfo& info, std::string_view name);
+  void bind_matrix(const std::string& name, int64_t rows, int64_t cols, Weight& out, const std::string& unit, bool in_rows);
 
   const TensorEntry* use(const std::string& name);
   const TensorEntry* use_shaped(const std::string& name, std::initializer_list<int64_t> shape);

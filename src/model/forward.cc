@@ -63,6 +63,10 @@ Scratch Scratch::carve(Arena& a, const ModelConfig& c, Numerics n, int64_t chunk
     s.x_rows = a.take_array<int32_t>(chunk * c.num_experts_per_tok);
     s.slot_rows = a.take_array<int32_t>(chunk * c.num_experts_per_tok);
     if (c.num_hash_layers > 0) s.given_ids = a.take_array<int32_t>(c.num_hash_layers * chunk * c.num_experts_per_tok);
+    const int64_t predicted = std::min(chunk, ExpertPrediction::kMaxRows) * c.num_experts_per_tok;
+    s.predicted_ids = a.take_array<int32_t>(predicted);
+    s.predicted_weights = a.take_array<float>(predicted);
+    s.predicted_report = a.take_array<ops::RouterReport>(1);
     s.slots = a.take_matrix(DType::kF32, chunk * c.num_experts_per_tok, c.hidden_size);
     if (c.shared_expert_is_gated) {
       s.shared_logits = a.take_matrix(DType::kF32, chunk, 1);
@@ -94,6 +98,10 @@ HostScratch HostScratch::carve(Arena& a, const ModelConfig& c, int64_t chunk) {
     s.slot_rows = a.take_array<int32_t>(chunk * c.num_experts_per_tok);
     s.offsets = a.take_array<int32_t>(c.num_experts + 1);
     s.active = a.take_array<int32_t>(c.num_experts);
+    const int64_t predicted = std::min(chunk, ExpertPrediction::kMaxRows) * c.num_experts_per_tok;
+    s.predicted_ids = a.take_array<int32_t>(predicted);
+    s.predicted_order = a.take_array<int32_t>(predicted);
+    s.predicted_report = a.take_array<ops::RouterReport>(1);
   }
   s.embed_order = a.take_array<int32_t>(chunk);
   s.embed_rows = a.take_array<int32_t>(chunk);
@@ -418,6 +426,7 @@ Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
   PM_RETURN_IF_ERROR(stream.synchronize());
   PM_RETURN_IF_ERROR(check_routes(w, layer_idx));
   PM_RETURN_IF_ERROR(replay_routes(layer_idx));
+  compare_prediction(w.moe_layer_idx);
   if (parts_.sink != nullptr) PM_RETURN_IF_ERROR(record_routes(layer_idx));
 
   // Only experts with at least one token are asked for, so the others are never read.
@@ -443,6 +452,7 @@ Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
     ~EndBatch() { store.end(); }
   } end_batch{*parts_.experts};
   // While the experts are read.
+  PM_RETURN_IF_ERROR(predict_next(layer_idx));
   if (w.shared.gate.weight) PM_RETURN_IF_ERROR(add_shared_expert(w));
   bool weighted = false;  // are the routing weights in the rows already?
   PM_RETURN_IF_ERROR(compute_experts(w, layer_idx, weighted));

@@ -14,6 +14,7 @@
 #include "checkpoint/model_config.h"
 #include "experts/store.h"
 #include "memory/arena.h"
+#include "model/expert_prediction.h"
 #include "model/kv_cache.h"
 #include "model/layers/compressed_attention.h"
 #include "model/layers/hyper_connection.h"
@@ -47,6 +48,9 @@ struct Scratch {
   int32_t* x_rows = nullptr;     // [chunk * top_k] token of each expert row
   int32_t* slot_rows = nullptr;  // [chunk * top_k] slot of each expert row
   int32_t* given_ids = nullptr;  // [num_hash_layers, chunk, top_k] experts that follow from the token ids
+  int32_t* predicted_ids = nullptr;      // [min(chunk, ExpertPrediction::kMaxRows), top_k]
+  float* predicted_weights = nullptr;
+  ops::RouterReport* predicted_report = nullptr;
   Tensor slots;                  // [chunk * top_k, hidden] expert outputs; before those, the shared expert's in the first rows
   Tensor shared_logits;          // [chunk, 1] gate of the shared expert
   int32_t* shared_ids = nullptr;
@@ -73,6 +77,9 @@ struct HostScratch {
   int32_t* slot_rows = nullptr;
   int32_t* offsets = nullptr;    // [experts + 1]
   int32_t* active = nullptr;     // [experts]
+  int32_t* predicted_ids = nullptr;    // [min(chunk, ExpertPrediction::kMaxRows), top_k]
+  int32_t* predicted_order = nullptr;  // the same, best first
+  ops::RouterReport* predicted_report = nullptr;
   int32_t* embed_order = nullptr;  // [chunk] for embedding rows on demand: the tokens by row,
   int32_t* embed_rows = nullptr;   // and where each token's row was put
   float* logits = nullptr;       // [vocab]
@@ -104,6 +111,7 @@ class ForwardPass {
     uint64_t& guard_fired;       // counter
     TraceSink* sink;             // null: nothing is recorded
     TraceSource* replay = nullptr;  // null: the pass uses its own values
+    ExpertPrediction* prediction = nullptr;  // null: no guesses about experts
   };
   // REQUIRES: 1 <= tokens.size() <= scratch.chunk; first_position + tokens.size() <= cache.capacity().
   ForwardPass(const Parts& parts, std::span<const int32_t> tokens, int64_t first_position);
@@ -171,6 +179,9 @@ class ForwardPass {
   // The batch that the store has begun, into slots. `weighted`: the routing weights are in the rows already.
   Status compute_experts(const LayerWeights& weights, int layer_idx, bool& weighted);
   Status check_routes(const LayerWeights& weights, int layer_idx);
+  // Guesses about experts (forward_predict.cc).
+  Status predict_next(int layer_idx);
+  void compare_prediction(int moe_layer_idx);
   // Trace points and replay (forward_trace.cc). Nothing happens without a sink or a source.
   Status record(int layer_idx, const char* what, const Tensor& rows);
   Status record_projections(int layer_idx);

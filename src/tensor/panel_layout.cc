@@ -22,16 +22,16 @@ void turn_panel(const uint8_t* from, uint8_t* to, int64_t groups) {
 }
 
 // Eight nibbles: pairs of neighbours against pairs four apart.
-inline uint32_t spread_nibbles(uint32_t rows) {
-  uint32_t lane = 0;
-  for (int j = 0; j < 4; ++j) lane |= ((rows >> (4 * j)) & 15u) << (8 * j) | ((rows >> (16 + 4 * j)) & 15u) << (8 * j + 4);
-  return lane;
+inline uint32_t nibbles_to_bytes(uint32_t four) {
+  four = (four | four << 8) & 0x00ff00ffu;
+  return (four | four << 4) & 0x0f0f0f0fu;
 }
-inline uint32_t join_nibbles(uint32_t lane) {
-  uint32_t rows = 0;
-  for (int j = 0; j < 4; ++j) rows |= ((lane >> (8 * j)) & 15u) << (4 * j) | ((lane >> (8 * j + 4)) & 15u) << (16 + 4 * j);
-  return rows;
+inline uint32_t bytes_to_nibbles(uint32_t four) {
+  four = (four | four >> 4) & 0x00ff00ffu;
+  return (four | four >> 8) & 0xffffu;
 }
+inline uint32_t spread_nibbles(uint32_t rows) { return nibbles_to_bytes(rows & 0xffffu) | nibbles_to_bytes(rows >> 16) << 4; }
+inline uint32_t join_nibbles(uint32_t lane) { return bytes_to_nibbles(lane & 0x0f0f0f0fu) | bytes_to_nibbles(lane >> 4 & 0x0f0f0f0fu) << 16; }
 
 template <bool kBack>
 void turn_f4_panel(const uint8_t* from, uint8_t* to, int64_t groups) {

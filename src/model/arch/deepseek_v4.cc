@@ -87,7 +87,7 @@ class LayerBinder {
     linear(at + n_.kv, c_.head_dim, c_.hidden_size, w.kv, unit);
     b_.vector(at + n_.kv_norm + ".weight", c_.head_dim, w.kv_norm, unit);
     b_.vector(at + n_.sinks, c_.num_attention_heads, w.sinks, unit);
-    linear(at + n_.o_a, a.o_groups * a.o_lora_rank, q_rows / a.o_groups, w.o_a, unit);
+    rows(at + n_.o_a, a.o_groups * a.o_lora_rank, q_rows / a.o_groups, w.o_a, unit);  // group by group
     linear(at + n_.o_b, c_.hidden_size, a.o_groups * a.o_lora_rank, w.o_b, unit);
     if (kind == CompressKind::kNone) return;
     compressor(at + n_.compressor, kind, c_.head_dim, w.compressor, unit);
@@ -97,7 +97,7 @@ class LayerBinder {
     linear(index + n_.index_q_b, a.index_n_heads * a.index_head_dim, a.q_lora_rank, w.index_q_b, unit);
     // Early transformers had no module around the weights.
     const bool early = !b_.has(index + n_.index_weights + ".weight") && b_.has(index + "weights_proj.weight");
-    linear(index + (early ? "weights_proj" : n_.index_weights), a.index_n_heads, c_.hidden_size, w.index_weights, unit);
+    rows(index + (early ? "weights_proj" : n_.index_weights), a.index_n_heads, c_.hidden_size, w.index_weights, unit);
   }
 
   void experts(int i, LayerWeights& l) {
@@ -126,11 +126,15 @@ class LayerBinder {
   void linear(const std::string& name, int64_t rows, int64_t cols, Linear& out, const std::string& unit) {
     b_.matrix(name + ".weight", rows, cols, out.weight, unit);
   }
+  // Small, and they decide which entries are attended to: pack leaves them as they are.
+  void rows(const std::string& name, int64_t rows, int64_t cols, Linear& out, const std::string& unit) {
+    b_.matrix_in_rows(name + ".weight", rows, cols, out.weight, unit);
+  }
   void compressor(const std::string& at, CompressKind kind, int64_t dim, Compressor& out, const std::string& unit) {
     const int64_t width = kind == CompressKind::kSparse ? 2 * dim : dim;
     b_.array(at + n_.pool_ape, {c_.compressed.ratio(kind), width}, out.ape, unit);
-    linear(at + n_.pool_kv, width, c_.hidden_size, out.wkv, unit);
-    linear(at + n_.pool_gate, width, c_.hidden_size, out.wgate, unit);
+    rows(at + n_.pool_kv, width, c_.hidden_size, out.wkv, unit);
+    rows(at + n_.pool_gate, width, c_.hidden_size, out.wgate, unit);
     b_.vector(at + n_.pool_norm + ".weight", dim, out.norm, unit);
   }
 

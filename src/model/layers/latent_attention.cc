@@ -172,7 +172,8 @@ void bind_latent_attention(const ModelConfig& c, Binder& b, int layer) {
   }
   linear("kv_a_proj_with_mqa", a.kv_lora_rank + a.rope, c.hidden_size, c.attention_bias, l.latent.kv_a);
   b.vector(at + "kv_a_layernorm.weight", a.kv_lora_rank, l.latent.kv_a_norm, unit);
-  linear("kv_b_proj", c.num_attention_heads * (a.nope + a.v), a.kv_lora_rank, false, l.latent.kv_b);
+  // Used head by head, and transposed.
+  b.matrix_in_rows(at + "kv_b_proj.weight", c.num_attention_heads * (a.nope + a.v), a.kv_lora_rank, l.latent.kv_b.weight, unit);
   linear("o_proj", c.hidden_size, c.num_attention_heads * a.v, c.attention_bias, l.o);
 }
 

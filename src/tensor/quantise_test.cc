@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor/quantise.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "support/golden.h"
+#include "tensor/panel_layout.h"
+
+namespace pointsman {
+namespace {
+
+using testing::GoldenFile;
+
+struct Coded {
+  std::vector<uint8_t> codes, scales;
+  QuantisationError error;
+  int64_t bad = -1;
+};
+
+Coded quantise(BlockCode code, ScaleRule rule, const std::vector<float>& v) {
+  Coded c;
+  c.codes.resize(v.size());
+  c.scales.resize((v.size() + 31) / 32 * 2);
+  c.bad = quantise_row(code, rule, v.data(), static_cast<int64_t>(v.size()), c.codes.data(), c.scales.data(), c.error);
+  return c;
+}
+
+// Every boundary between two codes and every threshold of a scale (python/golden/make_quantise.py).
+TEST(Quantise, CodesAndScalesAreThoseOfTheTables) {
+  const GoldenFile tables = testing::read_golden(testing::source_path("tests/golden/quantise/tables.safetensors"));
+  const auto& x = tables.at("x");
+  ASSERT_GT(x.rows(), 300);
+  struct Case {
+    const char* name;
+    BlockCode code;
+    ScaleRule rule;
+  };
+  for (const Case& c : {Case{"int8", BlockCode::kInt8, ScaleRule::kUp}, Case{"mxfp8_up", BlockCode::kMxfp8, ScaleRule::kUp},
+                        Case{"mxfp8_down", BlockCode::kMxfp8, ScaleRule::kDown}, Case{"mxfp4_up", BlockCode::kMxfp4, ScaleRule::kUp},
+                        Case{"mxfp4_down", BlockCode::kMxfp4, ScaleRule::kDown}}) {
+    const auto &codes = tables.at(std::string(c.name) + "_codes").i32, &scales = tables.at(std::string(c.name) + "_scales").i32;
+    for (int64_t r = 0; r < x.rows(); ++r) {
+      const std::vector<float> block(x.f32.begin() + r * 32, x.f32.begin() + (r + 1) * 32);
+      const Coded made = quantise(c.code, c.rule, block);
+      ASSERT_EQ(made.bad, -1);
+      const int scale = c.code == BlockCode::kInt8 ? made.scales[0] | made.scales[1] << 8 : made.scales[0];
+      ASSERT_EQ(scale, scales[static_cast<size_t>(r)]) << c.name << " block " << r;
+      for (int64_t i = 0; i < 32; ++i) {
+        const int found = c.code == BlockCode::kMxfp4 ? made.codes[static_cast<size_t>(i / 2)] >> (i % 2 * 4) & 15 : made.codes[static_cast<size_t>(i)];
+        ASSERT_EQ(found, codes[static_cast<size_t>(r * 32 + i)]) << c.name << " block " << r << " element " << i << " = " << block[static_cast<size_t>(i)];
+      }
+    }
+  }
+}
+
+std::vector<float> noise(int64_t n, uint32_t seed) {
+  std::vector<float> v(static_cast<size_t>(n));
+  for (float& f : v) {
+    seed = seed * 1664525u + 1013904223u;
+    f = static_cast<float>(static_cast<int32_t>(seed)) * 0x1p-36f;
+  }
+  return v;
+}
+
+TEST(Quantise, ErrorIsThatOfTheDecodedValues) {
+  for (const BlockCode code : {BlockCode::kInt8, BlockCode::kMxfp8, BlockCode::kMxfp4}) {
+    for (const int64_t n : {32, 64, 48, 2, 100}) {  // 48, 2 and 100: the last block is partial
+      const std::vector<float> v = noise(n, 7);
+      Coded made = quantise(code, ScaleRule::kUp, v);
+      Weight w(Tensor::matrix(made.codes.data(), code_dtype(code), 1, n));
+      w.format = code_format(code);
+      w.scales = made.scales.data();
+      double squares = 0, worst = 0;
+      std::vector<float> decoded(v.size());
+      decode_rows(w, 0, 1, decoded.data());
+      for (int64_t i = 0; i < n; ++i) {
+        ASSERT_EQ(decoded[static_cast<size_t>(i)], weight_value(w, 0, i));
+        const double d = std::fabs(double{v[static_cast<size_t>(i)]} - double{decoded[static_cast<size_t>(i)]});
+        squares += d * d;
+        worst = std::max(worst, d);
+      }
+      EXPECT_NEAR(made.error.sum_squares, squares, squares * 1e-5);
+      EXPECT_NEAR(made.error.max_abs, worst, worst * 1e-5);
+      EXPECT_EQ(made.error.count, static_cast<uint64_t>(n));
+      EXPECT_LT(made.error.relative_rms(), code == BlockCode::kInt8 ? 0.006 : code == BlockCode::kMxfp8 ? 0.03 : 0.15);
+      EXPECT_GT(made.error.relative_rms(), 0);
+    }
+  }
+}
+
+TEST(Quantise, NotFiniteIsFound) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
+    for (const int64_t at : {0, 31, 32, 65}) {
+      std::vector<float> v = noise(66, 3);
+      v[static_cast<size_t>(at)] = bad;
+      EXPECT_EQ(quantise(BlockCode::kMxfp4, ScaleRule::kUp, v).bad, at);
+    }
+  }
+}
+
+// Every layout decodes to the values of the reference.
+TEST(Quantise, DecodeRowsIsWeightValue) {
+  std::vector<uint8_t> bytes(64 * 64 * 4);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i * 37 + i / 251);
+  std::vector<uint8_t> scales(4096);
+  for (size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<uint8_t>(100 + i % 50);
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kI8, DType::kF8E4M3, DType::kF8E5M2, DType::kF4}) {
+    for (const WeightLayout layout : {WeightLayout::kOutIn, WeightLayout::kPanel32}) {
+      Weight w(Tensor::matrix(bytes.data(), dtype, 64, 64));
+      w.layout = layout;
+      if (is_coded(dtype)) {
+        w.format = {.scale_dtype = dtype == DType::kI8 ? DType::kBF16 : DType::kF8E8M0, .block_rows = 1, .block_cols = 32};
+        w.scales = scales.data();
+      }
+      std::vector<float> out(10 * 64);
+      decode_rows(w, 20, 10, out.data());
+      for (int64_t r = 0; r < 10; ++r) {
+        for (int64_t c = 0; c < 64; ++c) {
+          ASSERT_EQ(std::bit_cast<uint32_t>(out[static_cast<size_t>(r * 64 + c)]), std::bit_cast<uint32_t>(weight_value(w, 20 + r, c)))
+              << dtype_name(dtype) << " " << r << " " << c;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pointsman
