@@ -53,6 +53,15 @@ struct Job {
   uint64_t batch_no = 0;
 };
 
+// An expert that may be asked for. It has no slot before its read begins: nobody leaves for a read that is never made.
+struct Guess {
+  int32_t layer = -1, expert = -1;
+};
+
+// Reads of guesses at a time. What a layer leaves idle of the disk is less than one expert's time; more reads at once make all of them
+// come too late, and delay those of the next layer (docs/performance.md).
+constexpr int kMostGuessesAtOnce = 1;
+
 // What a slot's bytes have to do with reading ahead.
 struct AheadSlot {
   bool is_unused = false;      // read ahead, and no batch has asked for it
@@ -126,7 +135,7 @@ struct ExpertStore::Impl {
         stats(static_cast<size_t>(c.num_layers())),
         jobs(static_cast<size_t>(options.num_slots)),
         ahead(static_cast<size_t>(options.num_slots)),
-        guessed(static_cast<size_t>(options.num_slots)),
+        guessed(static_cast<size_t>(c.num_experts())),
         ahead_slots(static_cast<size_t>(options.num_slots)),
         ready(static_cast<size_t>(c.num_experts())),
         all_ids(static_cast<size_t>(c.num_experts())),
@@ -144,7 +153,7 @@ struct ExpertStore::Impl {
     const auto layers = static_cast<uint64_t>(c.num_layers());
     const auto experts = static_cast<uint64_t>(c.num_experts());
     return sizeof(Impl) + Residency::table_bytes(slots, layers, experts) + layers * experts * sizeof(RememberedDigest) +
-           layers * sizeof(ExpertLayerStats) + 3 * Ring<Job>::table_bytes(slots) +
+           layers * sizeof(ExpertLayerStats) + 2 * Ring<Job>::table_bytes(slots) + Ring<Guess>::table_bytes(experts) +
            slots * sizeof(AheadSlot) + experts * sizeof(int32_t) + 2 * Ring<Job>::table_bytes(experts) +
            Ring<int32_t>::table_bytes(experts) + experts * (sizeof(uint64_t) + sizeof(int32_t)) +
            static_cast<uint64_t>(o.num_readers) * kReaderTableBytes;
@@ -166,12 +175,18 @@ struct ExpertStore::Impl {
   // Takes the job of a slot out of the queue of reads ahead; false when a reader has it already.
   bool take_ahead(int32_t slot);
   // When no read of a batch waits or is under way.
-  bool may_start_guess() const { return !guessed.empty() && num_reading == 0; }
-  static bool take_from(Ring<Job>& queue, int32_t slot);
+  bool may_start_guess() const { return !guessed.empty() && num_reading == 0 && num_guessing < kMostGuessesAtOnce; }
+  // The job of the best guess; without a slot when there is none for it.
+  Job start_guess();
+  // Is there room for one more read ahead of an expert of this layer? A batch needs two slots at least; half of the others leave it more.
+  bool has_room_ahead(int moe_layer_idx) const;
+  // Gives an expert a slot to be read ahead into.
+  Job reserve_ahead(int moe_layer_idx, int expert, bool predicted);
   // A batch asks for what is in a slot, or on its way there.
   void take(int32_t slot, int32_t batch_idx);
   // Guesses about a layer whose routes are known now: reads that have not begun are dropped, the others were for nothing.
   void end_guesses(int moe_layer_idx);
+  void drop_guesses();
   void count_waste(int moe_layer_idx) { stats_of(moe_layer_idx).predicted_wasted_bytes += catalogue.at(moe_layer_idx, 0).size_bytes(); }
   // Gives up a queued read ahead, so that a batch gets its slot. False when there is none.
   bool drop_one_ahead();
@@ -195,9 +210,10 @@ struct ExpertStore::Impl {
   std::vector<ExpertLayerStats> stats;
   Ring<Job> jobs;   // submitted, not taken by a reader
   Ring<Job> ahead;    // the same for reads ahead: taken when `jobs` is empty
-  Ring<Job> guessed;  // and of those the guesses: taken when no batch reads
+  Ring<Guess> guessed;  // about the next batch, best first: read when no batch reads
   std::vector<AheadSlot> ahead_slots;
   std::vector<int32_t> guesses;  // slots of the last prediction
+  int num_guessing = 0;          // of num_reading_ahead
   int num_reading_ahead = 0;
   int num_joined = 0;  // slots with a joined_idx
   Ring<Job> ready;  // resident, pinned, not handed out
@@ -251,6 +267,7 @@ void ExpertStore::Impl::finish_job(Job job, const Slot& slot, Status status, con
     const bool predicted = ahead_slots[static_cast<size_t>(job.slot)].is_predicted;
     (predicted ? s.predicted_bytes : s.prefetch_bytes) += outcome.bytes;
     --num_reading_ahead;
+    num_guessing -= predicted ? 1 : 0;
     const int32_t joined = std::exchange(ahead_slots[static_cast<size_t>(job.slot)].joined_idx, -1);
     num_joined -= joined >= 0 ? 1 : 0;
     if (!status.ok()) {
@@ -298,7 +315,8 @@ void ExpertStore::Impl::run_reader(size_t reader_idx) {
   for (;;) {
     work.wait(lock, [this] { return stop || !jobs.empty() || !ahead.empty() || may_start_guess(); });
     if (stop) return;
-    const Job job = !jobs.empty() ? jobs.pop() : !ahead.empty() ? ahead.pop() : guessed.pop();
+    const Job job = !jobs.empty() ? jobs.pop() : !ahead.empty() ? ahead.pop() : start_guess();
+    if (job.slot < 0) continue;
     ++(job.batch_idx < 0 ? num_reading_ahead : num_reading);
     const Slot slot = residency->slot(job.slot);
     reading[reader_idx] = job.slot;
@@ -337,21 +355,17 @@ Status ExpertStore::Impl::overdue() const {
                static_cast<double>(options.read_timeout_ms) * 1e-3, names);
 }
 
-bool ExpertStore::Impl::take_from(Ring<Job>& queue, int32_t slot) {
+bool ExpertStore::Impl::take_ahead(int32_t slot) {
   bool found = false;
-  for (size_t i = queue.size(); i > 0; --i) {
-    const Job job = queue.pop();
+  for (size_t i = ahead.size(); i > 0; --i) {
+    const Job job = ahead.pop();
     if (job.slot == slot) {
       found = true;
     } else {
-      queue.push(job);
+      ahead.push(job);
     }
   }
   return found;
-}
-
-bool ExpertStore::Impl::take_ahead(int32_t slot) {
-  return take_from(ahead_slots[static_cast<size_t>(slot)].is_predicted ? guessed : ahead, slot);
 }
 
 void ExpertStore::Impl::take(int32_t slot, int32_t batch_idx) {
@@ -367,11 +381,6 @@ void ExpertStore::Impl::take(int32_t slot, int32_t batch_idx) {
     if (take_ahead(slot)) {
       jobs.push({.slot = slot, .batch_idx = batch_idx, .batch_no = batch_no});
       work.notify_one();
-      if (a.is_predicted) {  // right, and too late to help
-        ++s.misses;
-        ++s.predicted_dropped;
-        return;
-      }
     } else {
       a.joined_idx = batch_idx;
       ++num_joined;
@@ -382,31 +391,56 @@ void ExpertStore::Impl::take(int32_t slot, int32_t batch_idx) {
 }
 
 void ExpertStore::Impl::end_guesses(int moe_layer_idx) {
+  drop_guesses();
   for (const int32_t slot : guesses) {
     AheadSlot& a = ahead_slots[static_cast<size_t>(slot)];
     if (!a.is_predicted || !a.is_unused || residency->slot(slot).layer != moe_layer_idx) continue;
-    if (take_ahead(slot)) {
-      residency->abandon(slot);
-      ++stats_of(moe_layer_idx).predicted_dropped;
-      a = {};
-    } else {
-      count_waste(moe_layer_idx);
-      a.is_unused = false;
-    }
+    count_waste(moe_layer_idx);
+    a.is_unused = false;
   }
   guesses.clear();
 }
 
+void ExpertStore::Impl::drop_guesses() {
+  while (!guessed.empty()) ++stats_of(guessed.pop().layer).predicted_dropped;
+}
+
+bool ExpertStore::Impl::has_room_ahead(int moe_layer_idx) const {
+  const size_t most = static_cast<size_t>(std::max<int64_t>(0, options.num_slots - 2)) / 2;
+  if (ahead.size() + static_cast<size_t>(num_reading_ahead) >= most) return false;
+  const int victim = residency->next_victim(moe_layer_idx);
+  return victim != -1 && (victim < 0 || !ahead_slots[static_cast<size_t>(victim)].is_unused);
+}
+
+Job ExpertStore::Impl::reserve_ahead(int moe_layer_idx, int expert, bool predicted) {
+  const Residency::Reservation r = residency->reserve(moe_layer_idx, expert, Residency::For::kReadAhead);
+  if (r.evicted_layer >= 0) ++stats_of(r.evicted_layer).evicted;
+  ahead_slots[static_cast<size_t>(r.slot)] = {.is_unused = true, .is_predicted = predicted};
+  return {.slot = r.slot};
+}
+
+Job ExpertStore::Impl::start_guess() {
+  const Guess guess = guessed.pop();
+  if (residency->find(guess.layer, guess.expert) >= 0 || !has_room_ahead(guess.layer) || guesses.size() == guesses.capacity()) {
+    ++stats_of(guess.layer).predicted_dropped;
+    return {};
+  }
+  ++num_guessing;
+  const Job job = reserve_ahead(guess.layer, guess.expert, true);
+  guesses.push_back(job.slot);
+  return job;
+}
+
 bool ExpertStore::Impl::drop_one_ahead() {
-  if (ahead.empty() && guessed.empty()) return false;
-  const Job job = guessed.empty() ? ahead.pop() : guessed.pop();
-  if (ahead_slots[static_cast<size_t>(job.slot)].is_predicted) ++stats_of(residency->slot(job.slot).layer).predicted_dropped;
+  if (ahead.empty()) return false;
+  const Job job = ahead.pop();
   residency->abandon(job.slot);
   ahead_slots[static_cast<size_t>(job.slot)] = {};
   return true;
 }
 
 void ExpertStore::Impl::drop_all_ahead(std::unique_lock<std::mutex>& lock) {
+  drop_guesses();
   while (drop_one_ahead()) {
   }
   static_cast<void>(wait_for_progress(lock, [this] { return num_reading_ahead == 0; }));
@@ -540,7 +574,7 @@ Result<ExpertHandle> ExpertStore::take(bool waits) {
   if (m.ready.empty() && m.failure.ok()) {
     if (!waits) return ExpertHandle();
     m.submit_waiting();
-    if (m.jobs.empty() && m.num_reading == 0 && m.ahead.empty() && m.guessed.empty() && m.num_reading_ahead == 0) {
+    if (m.jobs.empty() && m.num_reading == 0 && m.ahead.empty() && m.num_reading_ahead == 0) {
       return error(StatusCode::kInternal,
                    "layer {}: all {} expert slots are pinned by handles that the caller holds, and {} experts wait",
                    m.catalogue.layer_id(m.layer), m.residency->num_slots(), m.waiting.size());
@@ -600,22 +634,23 @@ Status ExpertStore::prefetch(int moe_layer_idx, std::span<const int32_t> expert_
     const int slot = m.residency->find(moe_layer_idx, id);
     if (slot >= 0 && m.residency->slot(slot).state == SlotState::kResident) m.residency->touch(slot);
   }
-  // A batch needs two slots at least; half of the others leave it more.
-  const size_t most = static_cast<size_t>(std::max<int64_t>(0, m.options.num_slots - 2)) / 2;
-  const bool predicted = why == ReadAhead::kPredicted;
   ExpertLayerStats& stats = m.stats_of(moe_layer_idx);
+  if (why == ReadAhead::kPredicted) {
+    m.drop_guesses();
+    for (const int32_t id : expert_ids) {
+      if (m.guessed.size() == static_cast<size_t>(m.catalogue.num_experts())) break;  // ids may repeat
+      if (m.residency->find(moe_layer_idx, id) >= 0) continue;
+      m.guessed.push({.layer = moe_layer_idx, .expert = id});
+      ++stats.predicted_reads;
+    }
+    if (m.may_start_guess()) m.work.notify_one();
+    return ok_status();
+  }
   for (const int32_t id : expert_ids) {
-    if (m.ahead.size() + m.guessed.size() + static_cast<size_t>(m.num_reading_ahead) >= most) break;
     if (m.residency->find(moe_layer_idx, id) >= 0) continue;
-    const int victim = m.residency->next_victim(moe_layer_idx);
-    if (victim == -1 || (victim >= 0 && m.ahead_slots[static_cast<size_t>(victim)].is_unused)) break;
-    if (predicted && m.guesses.size() == m.guesses.capacity()) break;
-    const Residency::Reservation r = m.residency->reserve(moe_layer_idx, id, Residency::For::kReadAhead);
-    if (r.evicted_layer >= 0) ++m.stats_of(r.evicted_layer).evicted;
-    m.ahead_slots[static_cast<size_t>(r.slot)] = {.is_unused = true, .is_predicted = predicted};
-    if (predicted) m.guesses.push_back(r.slot);
-    (predicted ? m.guessed : m.ahead).push({.slot = r.slot});
-    ++(predicted ? stats.predicted_reads : stats.prefetched);
+    if (!m.has_room_ahead(moe_layer_idx)) break;
+    m.ahead.push(m.reserve_ahead(moe_layer_idx, id, false));
+    ++stats.prefetched;
     m.work.notify_one();
   }
   return ok_status();

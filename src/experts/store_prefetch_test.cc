@@ -214,6 +214,25 @@ TEST_F(StorePrefetchTest, GuessesNotBegunAreDroppedWhenTheRoutesAreKnown) {
   EXPECT_EQ(s.bytes_read, 3 * f.record_payload_bytes()) << "4 was never read";
 }
 
+TEST_F(StorePrefetchTest, NobodyLeavesForAGuessThatIsNeverRead) {
+  ExpertFixture f;
+  auto store = make(f, 8);
+  ASSERT_TRUE(run(f, *store, 0, {0, 1, 2, 3, 4, 5, 6, 7}).ok());  // every slot is taken
+  std::atomic<bool> reading{false}, go_on{false};
+  f.fs.set_hook([&](const ReadCall&) -> std::optional<Result<size_t>> {
+    reading = true;
+    while (!go_on) std::this_thread::yield();
+    return std::nullopt;
+  });
+  ASSERT_TRUE(store->prefetch(1, std::vector<int32_t>{1, 3, 4}, ReadAhead::kPredicted).ok());
+  wait_until([&] { return reading.load(); });
+  ASSERT_TRUE(store->begin(1, {}).ok());
+  EXPECT_EQ(store->stats()[0].evicted, 1u) << "for the one that is being read";
+  EXPECT_EQ(store->stats()[1].predicted_dropped, 2u);
+  go_on = true;
+  store->end();
+}
+
 TEST_F(StorePrefetchTest, GuessesWaitForEveryReadOfABatch) {
   ExpertFixture f;
   std::atomic<int> calls{0};

@@ -45,7 +45,7 @@ TEST(BenefitTrial, IsTriedLessAndLessWhileItLoses) {
 
 TEST(BenefitTrial, NoDifferenceIsNoBenefitAndOutliersDecideNothing) {
   BenefitTrial t;
-  run(t, 64, 100, 100);
+  run(t, 64, 99, 100);
   EXPECT_FALSE(t.on());
   BenefitTrial u;
   for (size_t i = 0; i < 64; ++i) u.record(i % 9 == 0 ? 100000 : u.on() ? 90 : 100);
