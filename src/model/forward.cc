@@ -437,12 +437,6 @@ Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
   PM_RETURN_IF_ERROR(parts_.experts->begin(w.moe_layer_idx, {host.active, static_cast<size_t>(num_active)}));
   // What did not fit when the pass began may fit now.
   if (layer_idx + 1 < parts_.config.num_hash_layers) PM_RETURN_IF_ERROR(prefetch_hash_layer(layer_idx + 1));
-  // Many tokens need nearly every expert, here and in the next layer: those are read while this one computes. At most one in sixteen
-  // is read for nothing.
-  const size_t next_layer = static_cast<size_t>(w.moe_layer_idx) + 1;
-  if (num_active * 16 >= contract.num_experts * 15 && next_layer < parts_.experts->stats().size()) {
-    PM_RETURN_IF_ERROR(parts_.experts->prefetch_layer(static_cast<int>(next_layer)));
-  }
   PM_RETURN_IF_ERROR(stream.copy_to_device(s.x_rows, host.x_rows, num_slots * sizeof(int32_t)));
   PM_RETURN_IF_ERROR(stream.copy_to_device(s.slot_rows, host.slot_rows, num_slots * sizeof(int32_t)));
 
