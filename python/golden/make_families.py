@@ -14,6 +14,8 @@ import shutil
 import tempfile
 
 import common
+import torch
+from quantize import fp8_blocks, mxfp8_rows
 from oracle import PACKAGES, Weights, expected_of, load, make_tokens, write_shards, write_single
 
 COMMON = {
@@ -184,10 +186,42 @@ def write_with_mtp(folder, config, weights):
     write_published(folder, config, {**weights, **extra, **w.tensors})
 
 
+def is_coded(name):
+    """What FP8 checkpoints quantise: projections and experts."""
+    return name.endswith("_proj.weight") or ".experts." in name
+
+
+def as_fp8(block):
+    def quantise(weights):
+        stored, meant = {}, {}
+        for name, value in weights.items():
+            if is_coded(name):
+                stored[name], stored[name + "_scale_inv"], meant[name] = fp8_blocks(value, block)
+            else:
+                stored[name] = meant[name] = value
+        return stored, meant
+    return quantise
+
+
+def as_mxfp8(weights):
+    stored, meant = {}, {}
+    for name, value in weights.items():
+        if is_coded(name):
+            stored[name], stored[name + "_scale"], meant[name] = mxfp8_rows(value)
+        else:
+            stored[name] = meant[name] = value
+    return stored, meant
+
+
 class Case:
-    def __init__(self, folder, config, what, write=write_published, count=40, expected_from=None):
+    def __init__(self, folder, config, what, write=write_published, count=40, expected_from=None, quantise=None):
         self.folder, self.config, self.what, self.write, self.count = folder, config, what, write, count
+        self.quantise = quantise  # weights -> (as stored, what they stand for)
         self.expected_from = expected_from  # an earlier folder with the same weights, whose expected values hold here too
+
+
+def fp8_config(block):
+    return {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [block, block]}
 
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -252,6 +286,12 @@ def cases():
         Case("minimax_m2_odd", minimax_m2(**{**ODD, "num_key_value_heads": 3}, rotary_dim=6, intermediate_size=21, num_local_experts=7,
                                           num_experts_per_tok=2),
              "hidden 45, 3 heads of 10 of which 6 channels turn, expert width 21, 7 experts, top-2"),
+        Case("minimax_m2_fp8", minimax_m2(hidden_size=200, intermediate_size=150, num_local_experts=4, num_hidden_layers=2,
+                                          quantization_config=fp8_config(128)),
+             "as published: FP8 with 128 x 128 blocks and fp32 scales, partial ones on both edges", quantise=as_fp8(128)),
+        Case("mixtral_mxfp8", mixtral(hidden_size=72, num_local_experts=4, num_hidden_layers=2,
+                                      quantization_config={"quant_method": "mxfp8"}),
+             "MXFP8: E4M3 with an exponent byte (U8) per 32 columns, the last block of each row of 72 partial", quantise=as_mxfp8),
         Case("minimax_m2_v5fused", minimax_m2(num_local_experts=4, num_hidden_layers=2), "saved by transformers 5 with its own names",
              write=write_saved(False)),
     ]
@@ -279,9 +319,18 @@ def make(root, only):
             folder = root / case.folder
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            case.write(folder, case.config, make_weights(case.config, seed))
+            weights = make_weights(case.config, seed)
             tokens = make_tokens(case.config["vocab_size"], case.count, seed)
-            tensors, metadata, numbers, good = expected_of(folder, tokens, seed)
+            if case.quantise is None:
+                case.write(folder, case.config, weights)
+                tensors, metadata, numbers, good = expected_of(folder, tokens, seed)
+            else:
+                weights, meant = case.quantise(weights)
+                case.write(folder, case.config, weights)
+                with tempfile.TemporaryDirectory() as temp:
+                    plain = {k: v for k, v in case.config.items() if k != "quantization_config"}
+                    write_published(pathlib.Path(temp), plain, meant)
+                    tensors, metadata, numbers, good = expected_of(pathlib.Path(temp), tokens, seed)
             if good:
                 break
         else:

@@ -27,6 +27,21 @@ def fp8_blocks(weight, block, power_of_two=False):
     return codes, grid, values
 
 
+def mxfp8_rows(weight):
+    """weight [out, in] -> E4M3 codes, E8M0 exponents [out, ceil(in / 32)] by OCP's rule, and the values they stand for."""
+    rows, cols = weight.shape
+    codes, exponents = torch.empty(rows, cols, dtype=torch.float8_e4m3fn), torch.empty(rows, math.ceil(cols / 32), dtype=torch.uint8)
+    values = torch.empty(rows, cols)
+    for b in range(exponents.shape[1]):
+        at = (slice(None), slice(32 * b, 32 * (b + 1)))
+        exponent = torch.floor(torch.log2(weight[at].abs().amax(1).clamp(min=2.0 ** -100))) - 8
+        exponents[:, b] = (exponent + 127).to(torch.uint8)
+        scale = torch.exp2(exponent)[:, None]
+        codes[at] = (weight[at] / scale).clamp(-448, 448).to(torch.float8_e4m3fn)
+        values[at] = codes[at].float() * scale
+    return codes, exponents, values
+
+
 def mxfp4_rows(weight):
     """weight [..., out, in] -> packed bytes [..., out, in / 32, 16], exponents [..., out, in / 32], values [..., out, in]."""
     groups = weight.reshape(*weight.shape[:-1], -1, 32)

@@ -54,6 +54,21 @@ std::vector<std::string> deltas(const Tokenizer& t, const std::vector<int32_t>& 
 }
 using Deltas = std::vector<std::string>;
 
+// DeepSeek and Qwen mark reasoning and tool calls with added tokens that are not special: an answer keeps them, however it is read.
+TEST(StreamingDetokenizer, MarkupThatIsNotSpecialStays) {
+  const Result<std::unique_ptr<Tokenizer>> t = Tokenizer::from_text(
+      R"({"added_tokens": [{"id": 1, "content": "</think>", "special": false, "normalized": false}, {"id": 2, "content": "<|end|>", "special": true, "normalized": false},
+                           {"id": 3, "content": "<tool_call>", "special": false, "normalized": true}],
+          "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}, "decoder": {"type": "ByteLevel"},
+          "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})");
+  ASSERT_TRUE(t.ok()) << t.status().to_string();
+  StreamingDetokenizer stream(**t, {.skip_special = true});
+  std::string text;
+  for (const int32_t id : {0, 1, 0, 3, 2}) text += stream.push(id);
+  EXPECT_EQ(text + stream.flush(), "a</think>a<tool_call>");
+  EXPECT_EQ((*t)->decode(std::vector<int32_t>{0, 1, 2}, true), "a</think>");
+}
+
 TEST(StreamingDetokenizer, CharactersComeWhole) {
   const auto t = bytes_tokenizer();
   EXPECT_EQ(deltas(*t, ids_of("\xC3\xA9")), (Deltas{"", "\xC3\xA9", ""}));
