@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// pointsman bench ops: every kernel as a fraction of what this machine can do, both measured now (src/ops/bench).
+// pointsman bench ops: every kernel as a fraction of what this machine can do, both measured now, and the operators of the mixture beside other ways
+// to do the same (src/ops/bench).
 #include <cstdio>
 
 #include "base/log.h"
@@ -10,6 +11,7 @@
 #include "cli/bench.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
+#include "ops/bench/moe_bench.h"
 #include "ops/bench/op_bench.h"
 
 extern char** environ;
@@ -22,13 +24,16 @@ constexpr const char* kName = "bench ops";
 }  // namespace
 
 int run_bench_ops(int argc, char** argv) {
-  ArgParser args(kName, "Limits of this machine - memory, fp32, bf16 - and every kernel as a fraction of them.",
+  ArgParser args(kName, "Limits of this machine - memory, fp32, bf16 - and every kernel as a fraction of them; the fused gate, permute and combine beside\n"
+                 "separate passes, a plain copy and the plain chain; and what each step costs of one layer.",
                  "  pointsman bench ops\n"
                  "  pointsman bench ops --filter matmul_bf16 --json\n"
-                 "  POINTSMAN_ISA=avx2 pointsman bench ops -t 1\n"
-                 "Needs about 1.5 GiB; no model.\n");
+                 "  pointsman bench ops --filter route\n"
+                 "  pointsman bench ops --filter layer\n"
+                 "  POINTSMAN_ISA=avx2 pointsman bench ops -t 1 --markdown\n"
+                 "Needs up to 3 GiB (with --filter route: 1.5); no model.\n");
   int64_t threads = 0;
-  bool json = false;
+  bool json = false, markdown = false;
   ops::OpBenchOptions options;
   int64_t repeats = options.repeats;
   LogFlags log;
@@ -36,9 +41,11 @@ int run_bench_ops(int argc, char** argv) {
   args.option("--repeat", repeats, "repetitions, interleaved (default: 15)");
   args.option("--filter", options.filter, "only ops whose name and shape hold this text");
   args.flag("--json", json, "one JSON object");
+  args.flag("--markdown", markdown, "tables for a document");
   log.declare(args);
   if (auto code = args.parse(argc, argv)) return *code;
   if (auto code = log.apply(kName)) return *code;
+  if (json && markdown) return usage_error(kName, "--json and --markdown: one of them");
   if (threads < 0 || threads > 1024 || repeats < 1 || repeats > 10000)
     return usage_error(kName, "-t: expected 1 to 1024; --repeat: 1 to 10000");
   const Result<Environment> env = read_environment(environ);
@@ -51,16 +58,22 @@ int run_bench_ops(int argc, char** argv) {
   const auto device = make_cpu_device();
   const auto limits = ops::measure_machine_limits(*device, pool, *isa, cpu, {.repeats = options.repeats});
   if (!limits.ok()) return report(kName, limits.status());
-  const auto timings = ops::bench_ops(*device, pool, ops::make_cpu_kernels(*isa, cpu), *limits, options);
+  const ops::KernelTable kernels = ops::make_cpu_kernels(*isa, cpu);
+  const auto timings = ops::bench_ops(*device, pool, kernels, *limits, options);
   if (!timings.ok()) return report(kName, timings.status());
+  const auto moe = ops::bench_moe(*device, pool, kernels, {.repeats = options.repeats, .filter = options.filter});
+  if (!moe.ok()) return report(kName, moe.status());
   if (json) {
     Json j = ops::op_bench_json(*limits, *timings);
+    ops::add_moe_bench(*moe, j);
     j.set("schema_version", 1);
     j.set("cpu", cpu.model_name);
     j.set("isa", isa_name(*isa));
     print_json(j);
+  } else if (markdown) {
+    std::printf("%s, %s\n\n%s%s", cpu.model_name.c_str(), isa_name(*isa), ops::op_bench_markdown(*limits, *timings).c_str(), ops::moe_bench_markdown(*moe).c_str());
   } else {
-    std::printf("%s, %s\n%s", cpu.model_name.c_str(), isa_name(*isa), ops::op_bench_table(*limits, *timings).c_str());
+    std::printf("%s, %s\n%s%s", cpu.model_name.c_str(), isa_name(*isa), ops::op_bench_table(*limits, *timings).c_str(), ops::moe_bench_table(*moe).c_str());
   }
   return kExitOk;
 }

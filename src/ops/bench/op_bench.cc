@@ -134,7 +134,7 @@ class Cases {
 
   std::vector<Case> take_all() { return std::move(cases_); }
 
-  static constexpr int64_t kPartBytes = int64_t{16} << 20;
+  static constexpr int64_t kPartBytes = int64_t{32} << 20;  // 4096 rows of 2048 fp32
   static constexpr int64_t kParts = 6;
 
  private:
@@ -191,8 +191,12 @@ Result<std::vector<OpTiming>> bench_ops(Device& device, ThreadPool& pool, const 
   all.matmul(kF, kF, 64, 2048, 2048);
   all.attention(kB, 1, 4095, 32, 4, 128);
   all.attention(kF, 1, 4095, 32, 4, 128);
+  all.attention(kB, 1, 4095, 16, 16, 128);
+  all.attention(kB, 1, 32767, 32, 4, 128);
   all.attention(kB, 128, 1024, 32, 4, 128);
   all.attention(kB, 128, 1024, 16, 16, 128);
+  for (const int64_t tokens : {512, 2048, 4096}) all.attention(kB, tokens, 0, 16, 4, 128), all.attention(kB, tokens, 0, 16, 16, 128);
+  all.attention(kF, 512, 0, 16, 4, 128);
   all.rms_norm(1, 2048), all.rms_norm(256, 2048);
   all.qkv_prepare(kB, 1, 32, 4, 128), all.qkv_prepare(kB, 128, 32, 4, 128);
   all.route(1, 128, 8), all.route(512, 128, 8), all.route(512, 384, 6);
@@ -229,6 +233,18 @@ std::string op_bench_table(const MachineLimits& l, const std::vector<OpTiming>& 
   for (const OpTiming& t : timings) {
     s += format("{:<22} {:<26} {:>10.1f} {:>10.1f} {:>8.1f} {:>9.1f} {:>8.0f}%\n", t.op, t.shape, t.best_s * 1e6, t.median_s * 1e6,
                 t.bytes / t.best_s * 1e-9, t.flops / t.best_s * 1e-9, 100 * t.fraction());
+  }
+  return s;
+}
+
+std::string op_bench_markdown(const MachineLimits& l, const std::vector<OpTiming>& timings) {
+  std::string s = format("| limit | 1 thread | {} threads |\n|---|---|---|\n| read GB/s | {:.1f} | {:.1f} |\n| fma GFLOP/s | {:.1f} | {:.1f} |\n", l.threads,
+                         l.read_gb_s_one, l.read_gb_s, l.fma_gflop_s_one, l.fma_gflop_s);
+  if (l.bf16_gflop_s > 0) s += format("| bf16 GFLOP/s | {:.1f} | {:.1f} |\n", l.bf16_gflop_s_one, l.bf16_gflop_s);
+  s += "\n| op | shape | best us | median us | GB/s | GFLOP/s | of limit |\n|---|---|---|---|---|---|---|\n";
+  for (const OpTiming& t : timings) {
+    s += format("| {} | {} | {:.1f} | {:.1f} | {:.1f} | {:.1f} | {:.0f} % |\n", t.op, t.shape, t.best_s * 1e6, t.median_s * 1e6, t.bytes / t.best_s * 1e-9,
+                t.flops / t.best_s * 1e-9, 100 * t.fraction());
   }
   return s;
 }

@@ -36,6 +36,7 @@ Result<std::vector<OpTiming>> bench_ops(Device& device, ThreadPool& pool, const 
 
 // For people, and for programs.
 std::string op_bench_table(const MachineLimits& limits, const std::vector<OpTiming>& timings);
+std::string op_bench_markdown(const MachineLimits& limits, const std::vector<OpTiming>& timings);
 Json op_bench_json(const MachineLimits& limits, const std::vector<OpTiming>& timings);
 
 }  // namespace pointsman::ops

@@ -58,9 +58,8 @@ inline Vec vlog1p(Vec x) {
   return vfma(e, vset(0.693359375f), vadd(f, low));
 }
 
-// 1 / (1 + e^-x); sqrt(log(1 + e^x)), where log(1 + e^x) is x to the last bit of fp32 beyond 20.
+// 1 / (1 + e^-x)
 inline Vec vsigmoid(Vec x) { return vdiv(vset(1.0f), vadd(vset(1.0f), vexp(vsub(vzero(), x)))); }
-inline Vec vsqrt_softplus(Vec x) { return vsqrt(vselect_less(vset(20), x, x, vlog1p(vexp(x)))); }
 
 }  // namespace
 }  // namespace pointsman::ops

@@ -146,7 +146,7 @@ inline float softmax_sum(const float* z, int64_t n, float highest) {
   return vsum(sum);
 }
 
-// Scores of all experts; lanes past n: nothing of meaning. out may be z.
+// Scores of all experts; lanes past n: nothing of meaning. out is not z.
 inline void score_row(ScoreFunction f, const float* z, int64_t n, float* out) {
   const auto each = [&](auto&& score) {
     for (int64_t i = 0; i < n; i += 16) vstore(out + i, score(n - i >= 16 ? vload(z + i) : vload_n(z + i, n - i)));
@@ -157,7 +157,16 @@ inline void score_row(ScoreFunction f, const float* z, int64_t n, float* out) {
       return each([&](Vec x) { return vdiv(vexp(vsub(x, vset(highest))), vset(sum)); });
     }
     case ScoreFunction::kSigmoid: return each([](Vec x) { return vsigmoid(x); });
-    case ScoreFunction::kSqrtSoftplus: return each([](Vec x) { return vsqrt_softplus(x); });
+    case ScoreFunction::kSqrtSoftplus:
+      // In three passes: as one, each expert is a chain of operations so long that the processor overlaps too few of them (a third slower).
+      each([](Vec x) { return vexp(x); });
+      for (int64_t i = 0; i < n; i += 16) vstore(out + i, vlog1p(vload(out + i)));
+      for (int64_t i = 0; i < n; i += 16) {
+        const Vec x = n - i >= 16 ? vload(z + i) : vload_n(z + i, n - i);
+        // log(1 + e^x) is x to the last bit of fp32 beyond 20.
+        vstore(out + i, vsqrt(vselect_less(vset(20), x, x, vload(out + i))));
+      }
+      return;
     case ScoreFunction::kSoftmaxOverTopK: return each([](Vec x) { return x; });
   }
 }
@@ -176,10 +185,11 @@ inline const float* selection_row(const RouteArgs& a, int64_t t, const float* z,
   float* selection = scratch.selection;
   if (by_logits && a.bias == nullptr && !a.noise.enabled && c.n_group == 1 && n % 16 == 0) return z;
   if (a.noise.enabled) {
-    for (int64_t e = 0; e < n; ++e) selection[e] = z[e] + static_cast<float>(gumbel_noise(a.noise, a.first_token + t, static_cast<int32_t>(e)));
-    if (!by_logits) score_row(c.score, selection, n, selection);
+    float* noisy = scratch.value;
+    for (int64_t e = 0; e < n; ++e) noisy[e] = z[e] + static_cast<float>(gumbel_noise(a.noise, a.first_token + t, static_cast<int32_t>(e)));
+    if (!by_logits) score_row(c.score, noisy, n, selection);
   }
-  const float* from = a.noise.enabled ? selection : by_logits ? z : score;
+  const float* from = a.noise.enabled ? (by_logits ? scratch.value : selection) : by_logits ? z : score;
   for (int64_t i = 0; i < n; i += 16) {
     const int64_t count = smaller(16, n - i);
     Vec s = vload_n(from + i, count);
