@@ -213,6 +213,22 @@ def as_mxfp8(weights):
     return stored, meant
 
 
+def as_fused_fp8(block):
+    """Experts of a layer in one tensor each, gate rows first, with one grid of scales per expert: transformers' names for FP8 experts."""
+    def quantise(weights):
+        stored, meant = as_fp8(block)(weights)
+        layers = sorted({name.split(".experts.")[0] for name in weights if ".experts." in name})
+        for prefix in (layer + ".experts." for layer in layers):
+            count = sum(name.startswith(prefix) and name.endswith(".gate_proj.weight") for name in weights)
+            for suffix in ("weight", "weight_scale_inv"):
+                part = lambda e, kind: stored.pop(f"{prefix}{e}.{kind}_proj.{suffix}")  # noqa: E731
+                tail = suffix[len("weight"):]
+                stored[f"{prefix}gate_up_proj{tail}"] = torch.stack([torch.cat([part(e, "gate"), part(e, "up")]) for e in range(count)])
+                stored[f"{prefix}down_proj{tail}"] = torch.stack([part(e, "down") for e in range(count)])
+        return stored, meant
+    return quantise
+
+
 class Case:
     def __init__(self, folder, config, what, write=write_published, count=40, expected_from=None, quantise=None):
         self.folder, self.config, self.what, self.write, self.count = folder, config, what, write, count
@@ -292,6 +308,9 @@ def cases():
         Case("mixtral_mxfp8", mixtral(hidden_size=72, num_local_experts=4, num_hidden_layers=2,
                                       quantization_config={"quant_method": "mxfp8"}),
              "MXFP8: E4M3 with an exponent byte (U8) per 32 columns, the last block of each row of 72 partial", quantise=as_mxfp8),
+        Case("qwen2_moe_fp8fused", qwen2_moe(hidden_size=80, moe_intermediate_size=64, num_experts=4, num_hidden_layers=2,
+                                             quantization_config=fp8_config(32)),
+             "FP8 experts fused as transformers holds them: gate_up_proj and gate_up_proj_scale_inv, one grid per expert", quantise=as_fused_fp8(32)),
         Case("minimax_m2_v5fused", minimax_m2(num_local_experts=4, num_hidden_layers=2), "saved by transformers 5 with its own names",
              write=write_saved(False)),
     ]

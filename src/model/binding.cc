@@ -172,6 +172,34 @@ Binder::Stored Binder::use_weight(const std::string& name, int64_t rows, int64_t
   return {.weight = weight, .scales = scales, .code = *code, .format = d->format};
 }
 
+Binder::Stored Binder::use_fused(const std::string& name, int64_t num_experts, int64_t rows, int64_t cols) {
+  const TensorEntry* found = checkpoint_.find(name);
+  if (found == nullptr || found->dtype != DType::kF8E4M3) {
+    const TensorEntry* plain = use_shaped(name, {num_experts, rows, cols});
+    return plain == nullptr ? Stored{} : Stored{.weight = plain, .code = plain->dtype};
+  }
+  const TensorEntry* weight = use(name);
+  const std::string scale_name = name + (has(name + "_scale") ? "_scale" : "_scale_inv");
+  const TensorEntry* scales = use(scale_name);
+  if (scales == nullptr || !check_shape(*weight, {num_experts, rows, cols})) return {};
+  if (scales->num_dims != 3 || scales->shape[0] != num_experts) {
+    problem(format("{}: shape {}, expected a grid for each of {} experts", scale_name, shape_string(*scales), num_experts));
+    return {};
+  }
+  const Result<ScaleDescription> d =
+      describe_scales(scale_name, DType::kF8E4M3, rows, cols, scales->dtype, std::span(scales->shape + 1, 2), config_.quantization);
+  if (!d.ok()) {
+    problem(d.status().message());
+    return {};
+  }
+  if (d->format.transposed) {
+    problem(format("{}: grids of a fused tensor that are transposed are not supported", scale_name));
+    return {};
+  }
+  note_orientation(d->orientation, scales->name);
+  return {.weight = weight, .scales = scales, .code = DType::kF8E4M3, .format = d->format};
+}
+
 void Binder::bind_matrix(const std::string& name, int64_t rows, int64_t cols, Weight& out, const std::string& unit, bool in_rows) {
   const Stored stored = use_weight(name, rows, cols);
   if (stored.weight == nullptr) return;
@@ -287,10 +315,12 @@ void Binder::experts(int layer, const std::string& prefix, int64_t intermediate,
       problem(format("{}: shape {} is the transposed fused layout; expected {}. Save the model with save_pretrained's default format",
                      fused_down, shape_string(*down), join_dims({num_experts, hidden, intermediate})));
     }
-    const TensorEntry* gate_up = use_shaped(fused_gate_up, {num_experts, 2 * intermediate, hidden});
-    down = use_shaped(fused_down, {num_experts, hidden, intermediate});
-    if (gate_up == nullptr || down == nullptr) return;
-    const Stored both{.weight = gate_up, .code = gate_up->dtype}, out{.weight = down, .code = down->dtype};
+    const Stored both = use_fused(fused_gate_up, num_experts, 2 * intermediate, hidden), out = use_fused(fused_down, num_experts, hidden, intermediate);
+    if (both.weight == nullptr || out.weight == nullptr) return;
+    if (both.code != out.code) return problem(format("{} and {} are stored as {} and {}", fused_gate_up, fused_down, dtype_name(both.code), dtype_name(out.code)));
+    if (both.scales != nullptr && intermediate % both.format.block_rows != 0) {
+      return problem(format("{}: blocks of {} rows go across gate and up of {} rows each, which is not supported", fused_gate_up, both.format.block_rows, intermediate));
+    }
     const auto n = static_cast<uint64_t>(num_experts);
     for (uint64_t e = 0; e < n; ++e) {
       ExpertInfo& info = binding_.experts->at(moe_layer, static_cast<int>(e));

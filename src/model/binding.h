@@ -96,6 +96,8 @@ class Binder {
     BlockFormat format;
   };
   Stored use_weight(const std::string& name, int64_t rows, int64_t cols);
+  // [num_experts, rows, cols]; FP8 with a grid for each expert under `name`_scale_inv or `name`_scale.
+  Stored use_fused(const std::string& name, int64_t num_experts, int64_t rows, int64_t cols);
   const TensorEntry* find_scales(const std::string& weight_name);
   void note_orientation(GridOrientation orientation, std::string_view name);
   void check_orientations();

@@ -80,6 +80,38 @@ TEST(QuantizedBinding, AMissingScaleIsNamedAndTwoAreRefused) {
   EXPECT_THAT(b.status().message(), HasSubstr("in the checkpoint but not used (1): model.layers.0.mlp.up_proj.weight_scale_inv"));
 }
 
+// A qwen2_moe layer whose experts are fused FP8 tensors.
+Status bind_fused(int64_t width, int64_t block, std::vector<int64_t> gate_up_grid, std::vector<int64_t> down_grid, const std::string& down_dtype = "F8_E4M3") {
+  SparseModel m;
+  const std::string at = "model.layers.0.";
+  m.add("model.embed_tokens.weight", {32, 64}), m.add("lm_head.weight", {32, 64}), m.add("model.norm.weight", {64});
+  for (const char* name : {"input_layernorm", "post_attention_layernorm"}) m.add(at + name + ".weight", {64});
+  for (const char* name : {"q_proj", "k_proj", "v_proj"}) m.add(at + "self_attn." + name + ".weight", {64, 64}), m.add(at + "self_attn." + name + ".bias", {64});
+  m.add(at + "self_attn.o_proj.weight", {64, 64});
+  m.add(at + "mlp.gate.weight", {4, 64});
+  for (const char* name : {"gate_proj", "up_proj"}) m.add(at + "mlp.shared_expert." + name + ".weight", {16, 64});
+  m.add(at + "mlp.shared_expert.down_proj.weight", {64, 16}), m.add(at + "mlp.shared_expert_gate.weight", {1, 64});
+  m.add(at + "mlp.experts.gate_up_proj", {4, 2 * width, 64}, "F8_E4M3"), m.add(at + "mlp.experts.down_proj", {4, 64, width}, down_dtype);
+  m.add(at + "mlp.experts.gate_up_proj_scale_inv", {gate_up_grid[0], gate_up_grid[1], gate_up_grid[2]}, "F32");
+  if (down_dtype == "F8_E4M3") m.add(at + "mlp.experts.down_proj_scale_inv", {down_grid[0], down_grid[1], down_grid[2]}, "F32");
+  const TempDir dir;
+  EXPECT_TRUE(m.write(dir, R"({"model_type":"qwen2_moe","hidden_size":64,"num_hidden_layers":1,"num_attention_heads":4,"num_key_value_heads":4,"intermediate_size":64,
+    "moe_intermediate_size":)" + std::to_string(width) + R"(,"shared_expert_intermediate_size":16,"num_experts":4,"num_experts_per_tok":2,"vocab_size":32,
+    "quantization_config":{"quant_method":"fp8","fmt":"e4m3","weight_block_size":[)" + std::to_string(block) + "," + std::to_string(block) + "]}}", 1));
+  PM_ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(FileSystem::real(), dir.path()));
+  PM_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(FileSystem::real(), dir.path()));
+  return bind_model(*checkpoint, config).status();
+}
+
+TEST(QuantizedBinding, FusedExpertsHaveAGridEachThatNoBlockCrosses) {
+  EXPECT_TRUE(bind_fused(96, 32, {4, 6, 2}, {4, 2, 3}).ok()) << bind_fused(96, 32, {4, 6, 2}, {4, 2, 3}).to_string();
+  EXPECT_THAT(bind_fused(48, 32, {4, 3, 2}, {4, 2, 2}).message(), HasSubstr("blocks of 32 rows go across gate and up of 48 rows each"));
+  EXPECT_THAT(bind_fused(96, 32, {3, 6, 2}, {4, 2, 3}).message(), HasSubstr("a grid for each of 4 experts"));
+  EXPECT_THAT(bind_fused(96, 32, {4, 2, 6}, {4, 2, 3}).message(), HasSubstr("transposed are not supported"));
+  EXPECT_THAT(bind_fused(96, 32, {4, 6, 3}, {4, 2, 3}).message(), HasSubstr("expected [6, 2]"));
+  EXPECT_THAT(bind_fused(96, 32, {4, 6, 2}, {}, "BF16").message(), HasSubstr("are stored as F8_E4M3 and BF16"));
+}
+
 TEST(QuantizedBinding, OneCheckpointHasOneOrientation) {
   // All transposed: the square grids of attention cannot be told.
   auto b = bind({.transposed = true});
