@@ -215,17 +215,23 @@ class Packer {
     PM_RETURN_IF_ERROR(shard.writer->commit());
     const std::string path = join_path(folder_.directory(), plan_.shards[s].file_name);
     PM_ASSIGN_OR_RETURN(const FileInfo info, fs_.stat(path));
-    std::lock_guard guard(mutex_);
-    shard.writer.reset();
-    shard.done = true;
-    const ShardPlan& plan = plan_.shards[s];
-    state_.files[plan.file_name] = info.size_bytes;
-    for (size_t i = plan.first_record; i < plan.first_record + plan.num_records; ++i) {
-      const auto it = unfinished_.find(plan_.records[i].name);
-      state_.records.emplace(it->first, std::move(it->second));
-      unfinished_.erase(it);
+    std::string noted;
+    // Written outside the lock of the others: flushing may take as long as the disk has work. One after the other, so that none is lost.
+    std::lock_guard writing(progress_mutex_);
+    {
+      std::lock_guard guard(mutex_);
+      shard.writer.reset();
+      shard.done = true;
+      const ShardPlan& plan = plan_.shards[s];
+      state_.files[plan.file_name] = info.size_bytes;
+      for (size_t i = plan.first_record; i < plan.first_record + plan.num_records; ++i) {
+        const auto it = unfinished_.find(plan_.records[i].name);
+        state_.records.emplace(it->first, std::move(it->second));
+        unfinished_.erase(it);
+      }
+      noted = progress_to_json(state_);
     }
-    return write_text_file(fs_, join_path(folder_.directory(), kPackProgressName), progress_to_json(state_));
+    return write_text_file(fs_, join_path(folder_.directory(), kPackProgressName), noted);
   }
 
   FileSystem& fs_;
@@ -237,7 +243,8 @@ class Packer {
   std::atomic<bool> stop_{false};
   uint64_t resumed_bytes_ = 0;
 
-  std::mutex mutex_;  // of everything below
+  std::mutex progress_mutex_;  // of the progress file; before mutex_
+  std::mutex mutex_;           // of everything below
   size_t next_shard_ = 0, next_in_shard_ = 0;
   std::vector<Shard> shards_;
   std::map<std::string, PackedRecord, std::less<>> unfinished_;  // of files that are not complete

@@ -443,8 +443,13 @@ TEST(PackReport, AnExpertOutOfLineIsNamed) {
     m.error.value_squares = e == 5 ? 100.0 * 0.02 * 0.02 * 81 : 100.0 * 0.02 * 0.02;
     report.matrices.push_back(m);
   }
+  report.matrices[2].error.value_squares = std::numeric_limits<double>::quiet_NaN();
+  report.matrices[3].error.value_squares = 0;
   find_abnormal_experts(report);
-  ASSERT_EQ(report.abnormal.size(), 1u);
+  ASSERT_EQ(report.abnormal.size(), 3u);
+  std::swap(report.abnormal[0], report.abnormal[2]);
+  EXPECT_THAT(report.abnormal[1], HasSubstr("experts.3.up_proj.weight: root mean square 0; weights are usually"));
+  EXPECT_THAT(report.abnormal[2], HasSubstr("experts.2.up_proj.weight: root mean square nan"));
   EXPECT_THAT(report.abnormal[0], HasSubstr("experts.5.up_proj.weight: root mean square 0.18, the median of its layer is 0.02"));
 }
 

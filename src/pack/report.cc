@@ -2,6 +2,8 @@
 #include "pack/report.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <map>
 #include <tuple>
 
@@ -11,6 +13,9 @@ namespace pointsman {
 namespace {
 
 constexpr double kFarFromMedian = 8;
+// What trained weights lie between, as magnitude_problem() has it.
+constexpr double kSmallestRms = 0x1p-24, kLargestRms = 0x1p6;
+constexpr size_t kMaxListed = 20;
 
 // "gate_proj" of "model.layers.0.mlp.experts.3.gate_proj.weight".
 std::string part_of(std::string name) {
@@ -40,11 +45,18 @@ void find_abnormal_experts(PackReport& report) {
   }
   for (auto& [key, group] : groups) {
     std::vector<double> all;
-    for (const MatrixReport* m : group) all.push_back(m->error.value_rms());
+    for (const MatrixReport* m : group) {
+      const double rms = m->error.value_rms();
+      all.push_back(std::isfinite(rms) ? rms : std::numeric_limits<double>::max());
+    }
     std::nth_element(all.begin(), all.begin() + static_cast<long>(all.size() / 2), all.end());
     const double median = all[all.size() / 2];
     for (const MatrixReport* m : group) {
       const double rms = m->error.value_rms();
+      if (rms < kSmallestRms || !(rms <= kLargestRms)) {
+        report.abnormal.push_back(format("{}: root mean square {:.3g}; weights are usually between 1e-4 and 1", m->name, rms));
+        continue;
+      }
       if (rms <= median * kFarFromMedian && rms * kFarFromMedian >= median) continue;
       report.abnormal.push_back(format("{}: root mean square {:.3g}, the median of its layer is {:.3g}", m->name, rms, median));
     }
@@ -79,7 +91,8 @@ std::string report_text(const PackReport& report) {
                     : format(", error {:.4f} % of the rms (largest {:.4f} %: {}), at most {:.3g}\n", 100 * g.error.relative_rms(), 100 * g.worst_relative, g.worst,
                              g.worst_max);
   }
-  for (const std::string& a : report.abnormal) text += "abnormal: " + a + "\n";
+  for (size_t i = 0; i < report.abnormal.size() && i < kMaxListed; ++i) text += "abnormal: " + report.abnormal[i] + "\n";
+  if (report.abnormal.size() > kMaxListed) text += format("abnormal: {} more (--json has all)\n", report.abnormal.size() - kMaxListed);
   return text;
 }
 

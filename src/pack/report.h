@@ -22,7 +22,7 @@ struct MatrixReport {
 
 struct PackReport {
   std::vector<MatrixReport> matrices;
-  // "layers.3.experts.17: ..." : an expert whose weights are far larger or smaller than those of its layer, or codes that mean odd values.
+  // "model.layers.3.mlp.experts.17.up_proj.weight: ...": an expert's matrix that is far larger or smaller than those of its layer, or than weights are.
   std::vector<std::string> abnormal;
   std::vector<std::pair<std::string, std::string>> formats;
   uint64_t source_bytes = 0, output_bytes = 0, resumed_bytes = 0;
@@ -35,7 +35,7 @@ struct PackReport {
 std::string stored_format_name(const Weight& w);
 
 // Adds to `abnormal` the experts whose root mean square, part by part, is more than 8 times or less than an eighth of the median of their
-// layer. `matrices` in any order.
+// layer, or beyond [2^-24, 64]. `matrices` in any order.
 void find_abnormal_experts(PackReport& report);
 
 // A line for every group of matrices with the same change, with the largest errors; then the abnormal experts.
