@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -342,22 +343,33 @@ TEST(PackFaults, KilledAtAnyTimeLeavesNothingOrEverything) {
     "head_dim":64,"intermediate_size":512,"moe_intermediate_size":512,"num_experts":16,"num_experts_per_tok":2,"vocab_size":256})", 2));
   const std::string out = dir.file("out");
   PackOptions options{.format = PackFormat::kInt8, .shard_bytes = 1 << 20};
+  // Kills itself at its n-th piece of work, or is killed after a time: then writing of the small files and renaming are met, too.
+  std::atomic<uint64_t> pieces{0};
   const auto start = std::chrono::steady_clock::now();
-  ASSERT_TRUE(pack(dir.path(), out, options).ok());
+  ASSERT_TRUE(run_pack(FileSystem::real(), dir.path(), out, options, {.tool_version = "test", .created = "2026-01-01T00:00:00Z"},
+                       [&](uint64_t, uint64_t) { return ++pieces > 0; }).ok());
   const auto whole = std::chrono::steady_clock::now() - start;
   const std::string expected = bytes_of(out + "/pointsman.lock.json");
   std::filesystem::remove_all(out);
-
-  // True when the run ended by itself.
-  const auto run_killed = [&](std::chrono::nanoseconds after) {
+  const auto run_child = [&](uint64_t last_piece, std::chrono::nanoseconds after) {
     const pid_t child = ::fork();
-    if (child == 0) ::_exit(pack(dir.path(), out, options).ok() ? 0 : 1);
-    std::this_thread::sleep_for(after);
-    ::kill(child, SIGKILL);
+    if (child == 0) {
+      std::atomic<uint64_t> done{0};
+      const auto report = run_pack(FileSystem::real(), dir.path(), out, options, {.tool_version = "test", .created = "2026-01-01T00:00:00Z"},
+                                   [&](uint64_t, uint64_t) {
+                                     if (++done == last_piece) ::raise(SIGKILL);
+                                     return true;
+                                   });
+      ::_exit(report.ok() ? 0 : 1);
+    }
+    if (last_piece == 0) {
+      std::this_thread::sleep_for(after);
+      ::kill(child, SIGKILL);
+    }
     int status = 0;
     ::waitpid(child, &status, 0);
     EXPECT_FALSE(WIFEXITED(status) && WEXITSTATUS(status) != 0);
-    return WIFEXITED(status);
+    return !WIFEXITED(status);
   };
   const auto expect_whole = [&] {
     EXPECT_EQ(bytes_of(out + "/pointsman.lock.json"), expected);
@@ -368,7 +380,7 @@ TEST(PackFaults, KilledAtAnyTimeLeavesNothingOrEverything) {
   int killed = 0;
   for (int i = 0; i < 24; ++i) {
     options.resume = false;
-    killed += !run_killed(whole * i / 21);
+    killed += i % 2 == 0 ? run_child(1 + pieces * static_cast<uint64_t>(i) / 24, {}) : run_child(0, whole * i / 21);
     if (std::filesystem::exists(out)) {
       expect_whole();
     } else {
@@ -379,11 +391,10 @@ TEST(PackFaults, KilledAtAnyTimeLeavesNothingOrEverything) {
     std::filesystem::remove_all(out);
     std::filesystem::remove_all(out + ".partial");
   }
-  EXPECT_GT(killed, 10);
+  EXPECT_GE(killed, 12);
   // Short steps: each run completes a file or two.
   options.resume = true;
-  auto step = whole / 5;
-  for (int i = 0; i < 60 && !std::filesystem::exists(out); ++i, step += whole / 40) run_killed(step);
+  for (uint64_t i = 0; i < 60 && !std::filesystem::exists(out); ++i) run_child(pieces / 5 + pieces * i / 40, {});
   expect_whole();
 }
 
