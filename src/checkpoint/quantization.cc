@@ -32,11 +32,13 @@ bool has_panel_form(const Weight& w) {
 
 }  // namespace
 
-WeightLayout packed_layout(const QuantizationConfig& config, std::span<const Weight> together) {
+WeightLayout packed_layout(const QuantizationConfig& config, std::span<const Weight> together, bool interleaved) {
   const bool panels = config.is_packed() && config.panels && std::all_of(together.begin(), together.end(), [](const Weight& w) {
     return can_be_panels(w) && has_panel_form(w);
   });
-  return panels ? WeightLayout::kPanel32 : WeightLayout::kOutIn;
+  if (panels) return WeightLayout::kPanel32;
+  const bool plain = std::all_of(together.begin(), together.end(), [](const Weight& w) { return is_plain(w.dtype); });
+  return interleaved && plain ? WeightLayout::kInOut : WeightLayout::kOutIn;
 }
 
 Result<DType> describe_codes(std::string_view name, DType dtype, std::span<const int64_t> shape, int64_t rows, int64_t cols,

@@ -31,7 +31,8 @@ struct QuantizationConfig {
 
 // How `pack` stores matrices that are computed with together (the projections of one expert or MLP; or one alone), and how they are read: in
 // panels when the folder is in panels and the kernels have a form for every one of them, else in rows.
-WeightLayout packed_layout(const QuantizationConfig& config, std::span<const Weight> together);
+// `interleaved` experts (gate and up outputs in turn) of plain numbers are transposed then, as kernels take them and gpt-oss publishes them.
+WeightLayout packed_layout(const QuantizationConfig& config, std::span<const Weight> together, bool interleaved = false);
 
 // Two things that look alike in a square grid. One checkpoint has one orientation: the caller collects what its tensors show.
 enum class GridOrientation : uint8_t { kStraight, kTransposed, kUndecided };

@@ -363,16 +363,29 @@ void Binder::interleaved_experts(int layer, const std::string& prefix, int64_t i
   if (has(prefix + ".0.gate_up_proj.weight")) {
     for (int e = 0; e < num_experts; ++e) {
       const std::string base = prefix + "." + std::to_string(e);
-      const Stored gate_up = use_weight(base + ".gate_up_proj.weight", 2 * intermediate, hidden);
-      const Stored own_down = use_weight(base + ".down_proj.weight", hidden, intermediate);
+      const std::string up_name = base + ".gate_up_proj.weight", down_name = base + ".down_proj.weight";
+      const TensorEntry *first = checkpoint_.find(up_name), *second = checkpoint_.find(down_name);
+      WeightLayout own_layout = WeightLayout::kOutIn;
+      if (first != nullptr && second != nullptr && is_plain(first->dtype) && is_plain(second->dtype)) {
+        const Weight together[] = {Tensor::matrix(nullptr, first->dtype, 2 * intermediate, hidden), Tensor::matrix(nullptr, second->dtype, hidden, intermediate)};
+        own_layout = packed_layout(config_.quantization, together, true);
+      }
+      const bool turned = own_layout == WeightLayout::kInOut;
+      const auto use_part = [&](const std::string& name, int64_t out, int64_t in) -> Stored {
+        if (!turned) return use_weight(name, out, in);
+        const TensorEntry* weight = use_shaped(name, {in, out});
+        return weight == nullptr ? Stored{} : Stored{.weight = weight, .code = weight->dtype};
+      };
+      const Stored gate_up = use_part(up_name, 2 * intermediate, hidden);
+      const Stored own_down = use_part(down_name, hidden, intermediate);
       if (gate_up.weight == nullptr || own_down.weight == nullptr) continue;
       if (gate_up.code != own_down.code) {
         problem(format("{}: parts of one expert are stored as {} and {}", base, dtype_name(gate_up.code), dtype_name(own_down.code)));
         continue;
       }
       ExpertInfo& info = binding_.experts->at(moe_layer, e);
-      set_part(info, ExpertPart::kGate, gate_up, 0, 1, 2 * intermediate, hidden);
-      set_part(info, ExpertPart::kDown, own_down, 0, 1, hidden, intermediate);
+      set_part(info, ExpertPart::kGate, gate_up, 0, 1, 2 * intermediate, hidden, turned ? own_layout : WeightLayout::kOutIn);
+      set_part(info, ExpertPart::kDown, own_down, 0, 1, hidden, intermediate, turned ? own_layout : WeightLayout::kOutIn);
       finish_expert(info, base);
     }
     return;

@@ -76,8 +76,8 @@ class Binder {
   void experts(int layer, const std::string& prefix, int64_t intermediate, int64_t hidden);
   // The same as gpt-oss stores them: gate and up outputs in turn, either MXFP4 (gate_up_proj_blocks [experts, 2 * intermediate, hidden / 32,
   // 16] and gate_up_proj_scales, down_proj_blocks and _scales) or transposed (gate_up_proj [experts, hidden, 2 * intermediate], down_proj
-  // [experts, intermediate, hidden]); or, as pack writes them, per expert (N.gate_up_proj.weight [2 * intermediate, hidden],
-  // N.down_proj.weight).
+  // [experts, intermediate, hidden]); or, as pack writes them, per expert: N.gate_up_proj.weight and N.down_proj.weight,
+  // [out, in] or, where packed_layout() says so, [in, out].
   void interleaved_experts(int layer, const std::string& prefix, int64_t intermediate, int64_t hidden);
   // A tensor that old exporters wrote and nobody needs.
   void ignore(std::string_view name);

@@ -95,7 +95,8 @@ Status Converter::convert(const MatrixJob& job, Sink sink, Progress progress, Qu
   scales_rows_.resize(job.code ? job.to_scale_bytes : 0);
   const bool to_panel = job.to.layout == WeightLayout::kPanel32;
   scales_panels_.resize(to_panel ? job.to_scale_bytes : 0);
-  const int64_t piece = reader_.piece_rows();
+  const bool turned = job.to.layout == WeightLayout::kInOut;
+  const int64_t piece = turned ? job.from.rows : reader_.piece_rows();
   for (int64_t first = 0; first < job.from.rows; first += piece) {
     const int64_t count = std::min(piece, job.from.rows - first);
     PM_ASSIGN_OR_RETURN(Weight rows, reader_.read(first, count));
@@ -120,6 +121,11 @@ Status Converter::convert(const MatrixJob& job, Sink sink, Progress progress, Qu
         scales = scales_panels_.data() + at;
       }
       to_panels(rows, panels_.data(), scales);
+      out = panels_.data();
+    }
+    if (turned) {
+      panels_.resize(bytes);
+      transpose_elements(dtype_bits(job.to.dtype) / 8, out, rows.rows, rows.cols, panels_.data());
       out = panels_.data();
     }
     PM_RETURN_IF_ERROR(sink(offset, {out, bytes}));

@@ -22,15 +22,15 @@ void transpose(const std::byte* from, int64_t rows, int64_t cols, std::byte* to)
     }
   }
 }
-void transpose(int bytes, const std::byte* from, int64_t rows, int64_t cols, std::byte* to) {
+}  // namespace
+
+void transpose_elements(int bytes, const std::byte* from, int64_t rows, int64_t cols, std::byte* to) {
   switch (bytes) {
     case 1: return transpose<uint8_t>(from, rows, cols, to);
     case 2: return transpose<uint16_t>(from, rows, cols, to);
     default: return transpose<uint32_t>(from, rows, cols, to);
   }
 }
-
-}  // namespace
 
 Status MatrixReader::open(const Weight& w, const SourceRange& data, const SourceRange& scales) {
   w_ = w;
@@ -44,7 +44,7 @@ Status MatrixReader::open(const Weight& w, const SourceRange& data, const Source
   PM_RETURN_IF_ERROR(checkpoint_.read(scales.file_idx, scales.offset, grid_stored_));
   if (w.format.transposed) {
     grid_rows_.resize(bytes);
-    transpose(dtype_bits(w.format.scale_dtype) / 8, grid_stored_.data(), w.format.grid_cols(w.cols), w.format.grid_rows(w.rows), grid_rows_.data());
+    transpose_elements(dtype_bits(w.format.scale_dtype) / 8, grid_stored_.data(), w.format.grid_cols(w.cols), w.format.grid_rows(w.rows), grid_rows_.data());
     w_.format.transposed = false;
   } else if (w.layout == WeightLayout::kPanel32) {
     PM_CHECK(w.format.block_rows == 1);  // packed_layout()
@@ -72,7 +72,7 @@ Result<Weight> MatrixReader::read(int64_t first, int64_t count) {
   out.format = w_.format;
   if (w_.layout == WeightLayout::kInOut) {
     rows_.resize(bytes);
-    transpose(static_cast<int>(bits / 8), raw_.data(), w_.cols, w_.rows, rows_.data());
+    transpose_elements(static_cast<int>(bits / 8), raw_.data(), w_.cols, w_.rows, rows_.data());
     out.data = rows_.data();
   } else if (w_.layout == WeightLayout::kPanel32) {
     rows_.resize(bytes);

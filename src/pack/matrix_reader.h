@@ -15,6 +15,9 @@
 
 namespace pointsman {
 
+// [rows, cols] elements of so many bytes to [cols, rows].
+void transpose_elements(int bytes, const std::byte* from, int64_t rows, int64_t cols, std::byte* to);
+
 class MatrixReader {
  public:
   explicit MatrixReader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}

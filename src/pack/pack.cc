@@ -263,7 +263,7 @@ void describe(const PackPlan& plan, const PackProgressFile& state, PackReport& r
                      .unit = record.unit,
                      .from = stored_format_name(job.from),
                      .to = stored_format_name(job.to),
-                     .layout = job.to.layout == WeightLayout::kPanel32 ? "panel32" : "rows",
+                     .layout = std::string(layout_name(job.to.layout)),
                      .is_exact = job.is_permutation(),
                      .error = it->second.errors[i]};
       report.matrices.push_back(std::move(m));

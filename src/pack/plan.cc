@@ -257,7 +257,7 @@ class Planner {
     }
     std::vector<Weight> together;
     for (const MatrixJob& job : record.matrices) together.push_back(job.to);
-    const WeightLayout layout = packed_layout(target_, together);
+    const WeightLayout layout = packed_layout(target_, together, interleaved);
     for (MatrixJob& job : record.matrices) {
       job.to.layout = layout;
       set_sizes(job);
@@ -303,7 +303,8 @@ class Planner {
       for (MatrixJob& j : r.matrices) {
         pad(shard, kExpertPartAlignment);
         j.place = shard.data_bytes;
-        declare(shard, j.name, j.to.dtype, {j.to.rows, j.to.cols}, j.to_bytes);
+        const bool turned = j.to.layout == WeightLayout::kInOut;
+        declare(shard, j.name, j.to.dtype, {turned ? j.to.cols : j.to.rows, turned ? j.to.rows : j.to.cols}, j.to_bytes);
       }
       for (MatrixJob& j : r.matrices) {
         if (j.to_scale_bytes == 0) continue;

@@ -27,6 +27,10 @@ bool is_expert(const MatrixReport& m) { return kind_of(m.unit) == "experts"; }
 
 }  // namespace
 
+std::string_view layout_name(WeightLayout layout) {
+  return layout == WeightLayout::kPanel32 ? "panel32" : layout == WeightLayout::kInOut ? "transposed" : "rows";
+}
+
 std::string stored_format_name(const Weight& w) {
   if (!w.format) return std::string(dtype_name(w.dtype));
   for (const BlockCode code : {BlockCode::kInt8, BlockCode::kMxfp8, BlockCode::kMxfp4}) {

@@ -15,7 +15,7 @@ namespace pointsman {
 struct MatrixReport {
   std::string name, unit;
   std::string from, to;  // "BF16", "INT8", "MXFP8", "FP8 128x128", ...
-  std::string layout;    // "panel32" or "rows"
+  std::string layout;    // layout_name()
   bool is_exact = false;  // a permutation
   QuantisationError error;
 };
@@ -31,6 +31,7 @@ struct PackReport {
   double seconds = 0;
 };
 
+std::string_view layout_name(WeightLayout layout);  // "panel32", "rows", "transposed"
 // The name of a stored format: "BF16", "INT8", "MXFP8", "MXFP4", "FP8 128x128".
 std::string stored_format_name(const Weight& w);
 

@@ -71,7 +71,7 @@ class Verifier {
                           .unit = a.unit,
                           .from = stored_format_name(b.matrices[m].from),
                           .to = stored_format_name(a.matrices[m].from),
-                          .layout = a.matrices[m].from.layout == WeightLayout::kPanel32 ? "panel32" : "rows"};
+                          .layout = std::string(layout_name(a.matrices[m].from.layout))};
       PM_RETURN_IF_ERROR(compare_matrix(a.matrices[m], b.matrices[m], ours, theirs, report));
       out_.report.matrices[index * kNumWeightParts + m] = std::move(report);
     }
