@@ -22,8 +22,11 @@
 
 namespace pointsman {
 
+class BatchLogits;
 class Session;
 class Tokenizer;
+struct BatchItem;
+struct BatchStep;
 struct ModelConfig;
 
 struct PlanItem {
@@ -50,6 +53,8 @@ struct MemoryPlan {
   int64_t num_experts_total = 0;         // over all layers
   uint64_t expert_bytes = 0;             // of the largest one
   int64_t prefill_chunk = 0;
+  int64_t max_sessions = 1;
+  int64_t batch_tokens = 0;              // tokens of one batch at most, over all its sessions
   int64_t context_length = 0;
   int num_threads = 0;
   // Weight bytes that one decoded token reads, and how many of them come from disk when hits are as likely as slots.
@@ -130,8 +135,17 @@ class Engine {
   // Drops all unpinned experts: the cold case of tests and benchmarks.
   void evict_experts();
 
-  // The plan holds room for one session at a time; a second one is kBudgetExceeded unless the budget has room left.
+  // The plan holds room for options().max_sessions sessions at a time; one more is kBudgetExceeded unless the budget has room left.
   Result<std::unique_ptr<Session>> new_session();
+
+  // Appends tokens to several sessions in one pass: every weight, and every expert that any row needs, is read once for all of them. Rows of
+  // one session never see another's. Its logits are bit for bit those of Session::prefill(), whoever else is in the batch. Prompts
+  // and single tokens may be mixed; together they are at most memory_plan().batch_tokens.
+  // kInvalidArgument, before anything runs: what prefill() refuses, no items or more than max_sessions, too many tokens, a session twice or of
+  // another engine; the message names the item. On any error every session is as it was before the call.
+  Result<BatchLogits> run_batch(std::span<const BatchItem> items);
+  // The same with one token each.
+  Result<BatchLogits> decode_batch(std::span<const BatchStep> steps);
 
   struct Impl;
   Impl& impl() { return *impl_; }

@@ -72,6 +72,7 @@ struct EngineOptions {
   int num_threads = 0;           // 0: all CPUs of the affinity mask
   int64_t context_length = 0;    // 0: the model's maximum, at most 4096
   int64_t prefill_chunk = 0;     // tokens per pass; 0: as large as the budget allows, at most 512
+  int64_t max_sessions = 1;      // sessions that the plan holds room for, and that can be in one batch; at most 64
   Numerics numerics = Numerics::kBf16;
   LatentForm latent_form = LatentForm::kAbsorbed;
   VerifyPolicy verify = VerifyPolicy::kAuto;

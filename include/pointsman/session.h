@@ -13,6 +13,7 @@
 namespace pointsman {
 
 class Engine;
+class Session;
 
 // Receives intermediate tensors of a forward pass (pointsman trace). Rows are positions, first_row is absolute.
 class TraceSink {
@@ -36,11 +37,33 @@ class TraceSource {
   virtual Result<bool> rows_i32(std::string_view name, int64_t first_row, int64_t rows, int64_t cols, int32_t* out) = 0;
 };
 
+// One session's part of a batch (Engine::run_batch).
+struct BatchItem {
+  Session* session = nullptr;
+  std::span<const int32_t> tokens;
+};
+struct BatchStep {
+  Session* session = nullptr;
+  int32_t token = 0;
+};
+
+// Logits [vocab_size] of the last token of every item, in their order. Valid until the next call that computes on any session of the engine.
+class BatchLogits {
+ public:
+  BatchLogits(const float* data, size_t rows, size_t vocab_size) : data_(data), rows_(rows), vocab_size_(vocab_size) {}
+  size_t size() const { return rows_; }
+  std::span<const float> operator[](size_t item) const { return {data_ + item * vocab_size_, vocab_size_}; }
+
+ private:
+  const float* data_;
+  size_t rows_, vocab_size_;
+};
+
 class Session {
  public:
   ~Session();
 
-  // Appends tokens and returns the logits [vocab_size] of the last one, valid until the next call. Splitting the tokens over
+  // Appends tokens and returns the logits [vocab_size] of the last one, valid until the next call on any session of the engine. Splitting the tokens over
   // several calls changes nothing, bit for bit. On any error the session is as it was before the call.
   // kInvalidArgument: no tokens, an id outside the vocabulary, or more tokens than context_length.
   // kCorrupt: a weight that failed verification, or a router logit that is NaN or infinite (the message names layer and token).

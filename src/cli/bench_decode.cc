@@ -11,6 +11,7 @@
 #include "checkpoint/model_config.h"
 #include "cli/args.h"
 #include "cli/bench.h"
+#include "cli/bench_sessions.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "cli/interrupt.h"
@@ -34,7 +35,7 @@ double seconds_since(Clock::time_point t) {
 struct Flags {
   EngineFlags engine;
   int64_t tokens = 64, prompt = 128, repeat = 3, seed = 0, stream_mib = 256;
-  std::string budgets, feed = "random";
+  std::string budgets, feed = "random", sessions;
   bool json = false;
 };
 
@@ -53,6 +54,7 @@ struct Run {
   double prefill_flops_per_token = 0;
   uint64_t decode_disk_bytes = 0, decode_steps = 0;   // of the measured repetitions
   uint64_t expected_disk_bytes = 0;                   // per token, as the plan says
+  std::vector<SessionsRow> by_sessions;  // with --sessions, instead of the rates above
   Json engine;  // statistics of the measured repetitions
   std::string line;
 
@@ -135,6 +137,11 @@ Status measure(const Flags& f, Engine& engine, Run& run) {
 }
 
 void print_run(const Run& r) {
+  if (!r.by_sessions.empty()) {
+    std::printf("budget %s, %.2f GB/s of memory%s\n", human_bytes(static_cast<double>(r.budget_bytes)).c_str(), r.stream_gbps,
+                r.disturbed ? ", other processes held the cores" : "");
+    return print_sessions(r.by_sessions, r.stream_gbps);
+  }
   std::printf("budget %s\n", human_bytes(static_cast<double>(r.budget_bytes)).c_str());
   std::printf("  prefill %9.1f tokens/s  (%.1f to %.1f)  %.1f of %.0f GFLOP/s (%.0f %%)\n", median(r.prefill_tps),
               quantile(r.prefill_tps, 0), quantile(r.prefill_tps, 1), r.prefill_gflops(), r.peak_gflops, 100 * r.of_peak());
@@ -161,6 +168,12 @@ Json spread(const std::vector<double>& values) {
 Json to_json(const Run& r) {
   Json j = Json::object();
   j.set("budget_bytes", r.budget_bytes);
+  if (!r.by_sessions.empty()) {
+    j.set("stream_gbps", r.stream_gbps);
+    j.set("disturbed", r.disturbed);
+    j.set("by_sessions", sessions_json(r.by_sessions));
+    return j;
+  }
   j.set("prefill_tokens_per_s", spread(r.prefill_tps));
   j.set("prefill_gflops", r.prefill_gflops());
   j.set("peak_gflops", r.peak_gflops);
@@ -225,7 +238,13 @@ Status measure_budget(const Flags& f, EngineOptions options, uint64_t budget, Ru
     PM_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, load_with_progress(options, !f.engine.log.no_progress));
     running = true;
     run.budget_bytes = engine->memory_plan().budget_bytes;
-    PM_RETURN_IF_ERROR(measure(f, *engine, run));
+    if (f.sessions.empty()) {
+      PM_RETURN_IF_ERROR(measure(f, *engine, run));
+    } else {
+      SessionsBench bench{.tokens = f.tokens, .prompt = f.prompt, .repeat = f.repeat, .seed = f.seed};
+      PM_ASSIGN_OR_RETURN(bench.sizes, parse_sessions(f.sessions));
+      PM_ASSIGN_OR_RETURN(run.by_sessions, measure_sessions(bench, *engine));
+    }
   }
   return measure_limits(f, options, threads, run);
 }
@@ -236,6 +255,7 @@ int run_bench_decode(int argc, char** argv) {
   ArgParser args(kName, "Prefill and decode rates with a prompt of random tokens, per budget.",
                  "  pointsman bench decode MODEL --budgets 12MiB,24MiB,48MiB -n 64 --json\n"
                  "  pointsman bench decode MODEL --memory 2GiB --feed greedy\n"
+                 "  pointsman bench decode MODEL --memory 4GiB --sessions 1,2,4,8,16,32 -n 16\n"
                  "Tokens are random by default: routing is spread, as text spreads it, and does not run in circles.\n"
                  "The buffer of the memory rate is outside the budget, and gone while the model runs.\n");
   Flags f;
@@ -245,6 +265,7 @@ int run_bench_decode(int argc, char** argv) {
   args.option("--repeat", f.repeat, "repetitions after one that warms up (default: 3)");
   args.option("--budgets", f.budgets, "several budgets, one after the other: 12MiB,24MiB (default: --memory)");
   args.option("--feed", f.feed, "random (default) or greedy: what is decoded next");
+  args.option("--sessions", f.sessions, "so many sessions decode together, one number after the other: 1,2,4,8 (at most 64)");
   args.option("--seed", f.seed, "seed of the random tokens (default: 0)");
   args.option("--stream-mib", f.stream_mib, "buffer that the memory rate is measured with (default: 256)");
   args.flag("--json", f.json, "one JSON object");
@@ -256,6 +277,12 @@ int run_bench_decode(int argc, char** argv) {
     return usage_error(kName, format("--feed {}: expected random or greedy", f.feed));
   EngineOptions options;
   if (auto code = f.engine.resolve(kName, options)) return *code;
+  if (!f.sessions.empty()) {
+    const Result<std::vector<int64_t>> sizes = parse_sessions(f.sessions);
+    if (!sizes.ok()) return usage_error(kName, sizes.status());
+    if (f.feed != "random") return usage_error(kName, "--feed greedy is for one session; --sessions decodes random tokens");
+    options.max_sessions = *std::max_element(sizes->begin(), sizes->end());
+  }
   const Result<std::vector<uint64_t>> budgets = parse_budgets(f, options);
   if (!budgets.ok()) return usage_error(kName, budgets.status().with_context("--budgets"));
   catch_interrupts();

@@ -15,7 +15,26 @@ double seconds_since(std::chrono::steady_clock::time_point t) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - t).count();
 }
 
+Status emit(const std::string& delta, FunctionRef<bool(std::string_view)> on_text) {
+  if (delta.empty() || on_text(delta)) return ok_status();
+  return error(StatusCode::kIo, "stdout could not be written");
+}
+
 }  // namespace
+
+Result<bool> take_token(std::span<const float> logits, int64_t position, Sampler& sampler, StreamingDetokenizer* text, const GenerateOptions& options,
+                        FunctionRef<bool(std::string_view)> on_text, Generation& out) {
+  PM_ASSIGN_OR_RETURN(const int32_t id, sampler.sample(logits, static_cast<uint64_t>(position)));
+  sampler.observe(id);
+  out.ids.push_back(id);
+  bool is_last = std::find(options.stop_ids.begin(), options.stop_ids.end(), id) != options.stop_ids.end();
+  if (!is_last && text != nullptr) {
+    PM_RETURN_IF_ERROR(emit(text->push(id), on_text));
+    is_last = text->stopped() >= 0;
+  }
+  if (is_last) out.finish_reason = "stop";
+  return !is_last;
+}
 
 Status generate(Session& session, Sampler& sampler, StreamingDetokenizer* text, std::span<const int32_t> prompt,
                 const GenerateOptions& options, FunctionRef<bool(std::string_view)> on_text, Generation& out) {
@@ -47,10 +66,6 @@ Status generate(Session& session, Sampler& sampler, StreamingDetokenizer* text, 
   }
   out.prefill_s = seconds_since(start);
 
-  const auto emit = [&](const std::string& delta) -> Status {
-    if (delta.empty() || on_text(delta)) return ok_status();
-    return error(StatusCode::kIo, "stdout could not be written");
-  };
   out.finish_reason = "length";
   auto decode_start = start;
   while (static_cast<int64_t>(out.ids.size()) < options.max_tokens) {
@@ -66,27 +81,16 @@ Status generate(Session& session, Sampler& sampler, StreamingDetokenizer* text, 
       PM_ASSIGN_OR_RETURN(logits, session.decode(out.ids.back()));
       out.in_session.push_back(out.ids.back());
     }
-    PM_ASSIGN_OR_RETURN(const int32_t id, sampler.sample(logits, static_cast<uint64_t>(session.position())));
-    sampler.observe(id);
-    out.ids.push_back(id);
+    PM_ASSIGN_OR_RETURN(const bool goes_on, take_token(logits, session.position(), sampler, text, options, on_text, out));
     if (out.ids.size() == 1) {
       out.first_token_s = seconds_since(start);
       decode_start = std::chrono::steady_clock::now();
     } else {
       out.decode_s = seconds_since(decode_start);
     }
-    if (std::find(options.stop_ids.begin(), options.stop_ids.end(), id) != options.stop_ids.end()) {
-      out.finish_reason = "stop";
-      break;
-    }
-    if (text == nullptr) continue;
-    PM_RETURN_IF_ERROR(emit(text->push(id)));
-    if (text->stopped() >= 0) {
-      out.finish_reason = "stop";
-      break;
-    }
+    if (!goes_on) break;
   }
-  return text != nullptr ? emit(text->flush()) : ok_status();
+  return text != nullptr ? emit(text->flush(), on_text) : ok_status();
 }
 
 }  // namespace pointsman::cli

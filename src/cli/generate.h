@@ -37,6 +37,10 @@ struct Generation {
   double tokens_per_s() const { return decode_s > 0 && ids.size() > 1 ? static_cast<double>(ids.size() - 1) / decode_s : 0; }
 };
 
+// Draws the token at `position` and hands on its text. False: it was the last one, and out.finish_reason is "stop".
+Result<bool> take_token(std::span<const float> logits, int64_t position, Sampler& sampler, StreamingDetokenizer* text, const GenerateOptions& options,
+                        FunctionRef<bool(std::string_view)> on_text, Generation& out);
+
 // Appends `prompt` to the session and generates. Text goes to `on_text` as soon as it is certain; on_text returns false when
 // nobody listens any more (kIo). `text` may be null: then there are ids only. `out` is filled as far as the work came, on
 // failure too: out.ids is not empty once a token was made.

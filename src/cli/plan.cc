@@ -90,6 +90,8 @@ Json plan_json(const std::string& model, const MemoryPlan& p, const Speed& speed
   j.set("num_experts_total", p.num_experts_total);
   j.set("expert_bytes", p.expert_bytes);
   j.set("prefill_chunk", p.prefill_chunk);
+  j.set("max_sessions", p.max_sessions);
+  j.set("batch_tokens", p.batch_tokens);
   j.set("context_length", p.context_length);
   j.set("threads", p.num_threads);
   j.set("active_weight_bytes_per_token", p.active_weight_bytes_per_token);
@@ -113,7 +115,9 @@ int run_plan(int argc, char** argv) {
   EngineFlags flags;
   Speed speed;
   bool json = false;
+  int64_t sessions = 1;
   flags.declare(args);
+  args.option("--sessions", sessions, "sessions that are to decode together (default: 1, at most 64)");
   args.option("--dram-gbps", speed.dram_gbps, "memory bandwidth to assume (default: 20)");
   args.option("--disk-gbps", speed.disk_gbps, "disk bandwidth to assume (default: 2)");
   args.flag("--json", json, "one JSON object");
@@ -122,6 +126,7 @@ int run_plan(int argc, char** argv) {
     return usage_error(kName, "--dram-gbps and --disk-gbps: expected more than 0");
   EngineOptions options;
   if (auto code = flags.resolve(kName, options)) return *code;
+  options.max_sessions = sessions;
   const Result<MemoryPlan> plan = Engine::plan(options);
   if (!plan.ok()) return report(kName, plan.status());
   if (json) {

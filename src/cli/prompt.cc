@@ -32,6 +32,8 @@ Result<std::string> read_stdin() {
 
 }  // namespace
 
+Result<std::string> read_prompt_file(const std::string& file) { return file == "-" ? read_stdin() : read_text_file(FileSystem::real(), file, kMaxPromptBytes); }
+
 Result<std::vector<int32_t>> parse_token_list(const std::string& text) {
   std::vector<int32_t> ids;
   const char* p = text.data();
@@ -77,7 +79,7 @@ Result<std::vector<int32_t>> PromptFlags::ids(const ArgParser& args, const Token
   if (tokenizer == nullptr) return missing_tokenizer(FileSystem::real(), model_dir);
   std::string prompt = text;
   if (args.given("--file")) {
-    PM_ASSIGN_OR_RETURN(prompt, file == "-" ? read_stdin() : read_text_file(FileSystem::real(), file, kMaxPromptBytes));
+    PM_ASSIGN_OR_RETURN(prompt, read_prompt_file(file));
   }
   PM_ASSIGN_OR_RETURN(std::vector<int32_t> ids,
                       tokenizer->encode(prompt, {.add_special_tokens = true, .parse_special = parse_special}));

@@ -30,6 +30,9 @@ struct PromptFlags {
   Result<std::vector<int32_t>> ids(const ArgParser& args, const Tokenizer* tokenizer, const std::string& model_dir) const;
 };
 
+// A file of text, at most 64 MiB; "-" is stdin.
+Result<std::string> read_prompt_file(const std::string& file);
+
 // "1,2,3"; blanks are allowed.
 Result<std::vector<int32_t>> parse_token_list(const std::string& text);
 

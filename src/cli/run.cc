@@ -12,6 +12,7 @@
 #include "cli/interrupt.h"
 #include "cli/load.h"
 #include "cli/prompt.h"
+#include "cli/prompts.h"
 #include "cli/sampling_flags.h"
 #include "cli/stats.h"
 #include "tokenizer/tokenizer.h"
@@ -24,6 +25,7 @@ constexpr const char* kName = "run";
 struct Flags {
   EngineFlags engine;
   PromptFlags prompt;
+  PromptsFlags prompts;
   SamplingFlags sampling;
   StatsFlags stats;
   int64_t max_tokens = 128;
@@ -93,10 +95,12 @@ int run_run(int argc, char** argv) {
   ArgParser args(kName, "Generate text from a prompt. The text goes to stdout, everything else to stderr.",
                  "  pointsman run models/pointsman-tiny-moe -p \"In the beginning\" -n 100 --memory 16MiB -c 512\n"
                  "  pointsman run MODEL -f prompt.txt --temp 0.8 --top-p 0.95 --seed 7 --stats json\n"
-                 "  pointsman run MODEL --tokens 1,2,3 --greedy --print-ids --numerics fp32\n");
+                 "  pointsman run MODEL --tokens 1,2,3 --greedy --print-ids --numerics fp32\n"
+                 "  pointsman run MODEL --prompts questions.txt --sessions 16 -n 200 > answers.jsonl\n");
   Flags f;
   f.engine.declare(args);
   f.prompt.declare(args);
+  f.prompts.declare(args);
   args.option("-n,--max-tokens", f.max_tokens, "tokens to generate at most (default: 128)");
   f.sampling.declare(args);
   args.flag("--ignore-eos", f.ignore_eos, "go on after an end-of-sequence token");
@@ -105,13 +109,23 @@ int run_run(int argc, char** argv) {
   f.stats.declare(args);
   if (auto code = args.parse(argc, argv)) return *code;
   if (f.max_tokens < 1) return usage_error(kName, format("--max-tokens {}: expected 1 or more", f.max_tokens));
-  if (const Status s = f.prompt.check(args); !s.ok()) return usage_error(kName, s);
+  const bool many = args.given("--prompts");
+  if (many && (args.given("--prompt") || args.given("--file") || args.given("--tokens"))) {
+    return usage_error(kName, "only one of -p, -f, --tokens and --prompts may be given");
+  }
+  if (!many && (args.given("--sessions") || f.prompts.are_ids)) return usage_error(kName, "--sessions and --prompts-are-ids are for --prompts");
+  if (const Status s = many ? f.prompts.check() : f.prompt.check(args); !s.ok()) return usage_error(kName, s);
   if (const Status s = f.stats.check(); !s.ok()) return usage_error(kName, s);
   EngineOptions options;
   if (auto code = f.engine.resolve(kName, options)) return *code;
   SamplerOptions sampling;
   if (auto code = f.sampling.resolve(kName, args, options.model_dir, sampling)) return *code;
   catch_interrupts();
+  if (many) {
+    f.prompts.parse_special = f.prompt.parse_special;
+    return generate_prompts(f.prompts, options, sampling, f.stop, {.max_tokens = f.max_tokens, .show_progress = !f.engine.log.no_progress}, f.ignore_eos,
+                            f.stats);
+  }
   return generate_with(f, args, options, sampling);
 }
 

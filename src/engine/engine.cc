@@ -65,6 +65,9 @@ Status fill_defaults(EngineOptions& o, const ModelConfig& config) {
     return error(StatusCode::kInvalidArgument, "context length {}: the model supports 1 to {}", o.context_length,
                  config.max_position_embeddings);
   }
+  if (o.max_sessions < 1 || o.max_sessions > ops::kMaxSequences) {
+    return error(StatusCode::kInvalidArgument, "sessions {}: expected 1 to {}", o.max_sessions, ops::kMaxSequences);
+  }
   if (o.prefill_chunk < 0) return error(StatusCode::kInvalidArgument, "prefill chunk {}: expected a positive number", o.prefill_chunk);
   return ok_status();
 }
@@ -193,7 +196,7 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& given, const Pl
   PM_ASSIGN_OR_RETURN(e.catalogue_charge, Charge::make(e.budget, MemoryClass::kCatalogue,
                                                        e.checkpoint->table_bytes() + e.binding.table_bytes()));
 
-  PM_ASSIGN_OR_RETURN(e.output_charge, Charge::make(e.budget, MemoryClass::kOutput, output_bytes(e.config)));
+  PM_ASSIGN_OR_RETURN(e.output_charge, Charge::make(e.budget, MemoryClass::kOutput, output_bytes(e.config, options.max_sessions)));
 
   // The tokenizer first: while it loads it needs more than it keeps, and nothing large is allocated yet.
   if (model.tokenizer_file_bytes > 0) {
@@ -228,16 +231,17 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& given, const Pl
     e.dense_bytes_read = total;
   }
 
+  const PassShape shape = pass_shape(options, e.plan.prefill_chunk);
   Arena device_size, host_size;
-  Scratch::carve(device_size, e.config, options.numerics, e.plan.prefill_chunk);
-  HostScratch::carve(host_size, e.config, e.plan.prefill_chunk);
+  Scratch::carve(device_size, e.config, options.numerics, shape);
+  HostScratch::carve(host_size, e.config, shape);
   PM_ASSIGN_OR_RETURN(e.scratch_buffer, Buffer::make(*e.device, e.budget, MemoryClass::kScratch, device_size.used_bytes()));
   PM_ASSIGN_OR_RETURN(e.host_scratch_charge, Charge::make(e.budget, MemoryClass::kScratch, align_up(host_size.used_bytes(), kPageBytes)));
   e.host_scratch_bytes.resize(host_size.used_bytes());
   Arena device_arena(e.scratch_buffer.data(), e.scratch_buffer.size_bytes());
   Arena host_arena(e.host_scratch_bytes.data(), e.host_scratch_bytes.size());
-  e.scratch = Scratch::carve(device_arena, e.config, options.numerics, e.plan.prefill_chunk);
-  e.host = HostScratch::carve(host_arena, e.config, e.plan.prefill_chunk);
+  e.scratch = Scratch::carve(device_arena, e.config, options.numerics, shape);
+  e.host = HostScratch::carve(host_arena, e.config, shape);
   e.rope = RopeTable(e.config.rope, e.config.rotary_dim);
   if (!e.config.compressed.layers.empty()) e.compress_rope = RopeTable(e.config.compressed.rope, e.config.rotary_dim);
   e.forward = {.numerics = options.numerics, .route_noise = options.route_noise, .route_noise_seed = options.route_noise_seed};

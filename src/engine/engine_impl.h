@@ -81,6 +81,18 @@ struct Engine::Impl {
   double load_s = 0;
 };
 
+// One forward pass over rows of one or several sessions.
+struct PassRequest {
+  std::span<Session::Impl* const> sessions;
+  const ops::Sequences& sequences;   // of the sessions, one run of rows each
+  std::span<const int32_t> tokens;
+  bool wants_logits = true;          // of every session's last row, into host.logits
+  TraceSink* sink = nullptr;         // one session only, as a replay
+  TraceSource* replay = nullptr;
+};
+// Whatever comes of it, no work of the pass is left on return. Positions do not move.
+Status run_pass(Engine::Impl& engine, const PassRequest& request);
+
 struct Session::Impl {
   Engine::Impl* engine = nullptr;
   KvCache cache;
@@ -89,10 +101,14 @@ struct Session::Impl {
   Charge history_charge;
   std::vector<int32_t> history;
 
+  // Can these tokens be appended? Names the first that cannot.
+  Status check(std::span<const int32_t> tokens) const;
   // Makes the cache able to go on at `position`.
   Status resume();
+  // Remembers tokens that were computed at `first`, where the cache forgets.
+  void remember(std::span<const int32_t> tokens, int64_t first);
   Result<std::span<const float>> run(std::span<const int32_t> tokens, TraceSink* sink, TraceSource* replay);
-  Status run_pass(std::span<const int32_t> tokens, int64_t first_position, bool is_last, TraceSink* sink, TraceSource* replay);
+  Status run_chunk(std::span<const int32_t> tokens, int64_t first_position, bool is_last, TraceSink* sink, TraceSource* replay);
 };
 
 }  // namespace pointsman

@@ -20,10 +20,10 @@ constexpr int64_t kLargestChunk = 512;
 // Two: one expert computes while the next is read.
 constexpr int64_t kSmallestSlots = 2;
 
-uint64_t scratch_bytes(const ModelConfig& c, Numerics n, int64_t chunk) {
+uint64_t scratch_bytes(const ModelConfig& c, Numerics n, const PassShape& shape) {
   Arena device, host;
-  Scratch::carve(device, c, n, chunk);
-  HostScratch::carve(host, c, chunk);
+  Scratch::carve(device, c, n, shape);
+  HostScratch::carve(host, c, shape);
   return align_up(device.used_bytes(), kPageBytes) + align_up(host.used_bytes(), kPageBytes);
 }
 
@@ -32,6 +32,10 @@ ExpertStoreOptions store_options(const EngineOptions& o, int64_t slots) {
 }
 
 }  // namespace
+
+PassShape pass_shape(const EngineOptions& options, int64_t chunk) {
+  return {.chunk = std::max(chunk, options.max_sessions), .sequences = options.max_sessions};
+}
 
 uint64_t sampler_bytes(const ModelConfig& config) {
   return align_up(Sampler::memory_bytes({.do_sample = true}, config.vocab_size), kPageBytes);
@@ -46,8 +50,8 @@ uint64_t trace_bytes_per_token(const ModelConfig& c) {
   return static_cast<uint64_t>(widest + gathered) * sizeof(float);
 }
 
-uint64_t output_bytes(const ModelConfig& config) {
-  return std::max(sampler_bytes(config), align_up(trace_bytes_per_token(config), kPageBytes));
+uint64_t output_bytes(const ModelConfig& config, int64_t sessions) {
+  return std::max(static_cast<uint64_t>(sessions) * sampler_bytes(config), align_up(trace_bytes_per_token(config), kPageBytes));
 }
 
 uint64_t session_bytes(const ModelConfig& config, const EngineOptions& options) {
@@ -64,6 +68,7 @@ Result<MemoryPlan> make_plan(const PlanRequest& r) {
   plan.budget_bytes = o.memory_bytes;
   plan.context_length = o.context_length;
   plan.num_threads = o.num_threads;
+  plan.max_sessions = o.max_sessions;
   if (experts != nullptr) {
     plan.num_experts_total = int64_t{experts->num_layers()} * experts->num_experts();
     plan.expert_bytes = experts->at(0, 0).size_bytes();
@@ -71,7 +76,9 @@ Result<MemoryPlan> make_plan(const PlanRequest& r) {
 
   // What does not depend on a choice.
   const uint64_t weights = r.binding.dense_device_bytes();
-  const uint64_t kv = session_bytes(c, o);
+  const uint64_t sessions = static_cast<uint64_t>(o.max_sessions);
+  const uint64_t kv = sessions * session_bytes(c, o);
+  const uint64_t outputs = output_bytes(c, o.max_sessions);
   const uint64_t stacks_pool = static_cast<uint64_t>(o.num_threads - 1) * kThreadStackBytes;
   uint64_t store_fixed = 0, store_stacks = 0, store_tables = 0, store_buffers = 0;
   uint64_t slot_bytes = 0;
@@ -90,12 +97,12 @@ Result<MemoryPlan> make_plan(const PlanRequest& r) {
   const uint64_t catalogue = r.checkpoint.table_bytes() + r.binding.table_bytes();
   const uint64_t load_staging = r.host_visible ? 0 : kLoadChunkBytes;
   const StreamedMatrix::Cost on_demand = on_demand_cost(r.binding, r.host_visible);
-  const uint64_t fixed = weights + kv + stacks_pool + store_fixed + catalogue + r.tokenizer_bytes + load_staging + output_bytes(c) +
+  const uint64_t fixed = weights + kv + stacks_pool + store_fixed + catalogue + r.tokenizer_bytes + load_staging + outputs +
                          on_demand.read_buffer_bytes + on_demand.table_bytes + on_demand.stack_bytes;
 
   const int64_t smallest_chunk =
       o.prefill_chunk > 0 ? std::min(o.prefill_chunk, o.context_length) : std::min(kSmallestChunk, o.context_length);
-  const auto scratch = [&](int64_t chunk) { return scratch_bytes(c, o.numerics, chunk); };
+  const auto scratch = [&](int64_t chunk) { return scratch_bytes(c, o.numerics, pass_shape(o, chunk)); };
   const auto slots_total = [&](int64_t slots) { return static_cast<uint64_t>(slots) * slot_bytes; };
   plan.smallest_budget_bytes = fixed + scratch(smallest_chunk) + slots_total(min_slots);
 
@@ -121,6 +128,10 @@ Result<MemoryPlan> make_plan(const PlanRequest& r) {
     }
   }
 
+  plan.batch_tokens = pass_shape(o, plan.prefill_chunk).chunk;
+  // Part of the scratch, shown by itself: with many sessions it is large.
+  const uint64_t logits = 2 * sessions * static_cast<uint64_t>(c.vocab_size) * sizeof(float);
+
   const auto item = [&](const char* name, uint64_t bytes, std::string detail) {
     if (bytes > 0) plan.items.push_back({name, bytes, std::move(detail)});
     plan.total_bytes += bytes;
@@ -131,12 +142,14 @@ Result<MemoryPlan> make_plan(const PlanRequest& r) {
   item("weights", weights, format("{} dense tensors{}", num_resident, num_on_demand > 0 ? format(", {} on demand", num_on_demand) : ""));
   item("expert slots", slots_total(plan.num_slots),
        format("{} of {} experts, {} each", plan.num_slots, plan.num_experts_total, human_bytes(static_cast<double>(slot_bytes))));
-  item("KV cache", kv, format("{} positions, {}", o.context_length, dtype_name(KvCache::dtype_for(o.numerics))));
-  item("scratch", scratch(plan.prefill_chunk), format("{} tokens per pass", plan.prefill_chunk));
+  const std::string each = o.max_sessions > 1 ? format("{} sessions of ", o.max_sessions) : "";
+  item("KV cache", kv, format("{}{} positions, {}", each, o.context_length, dtype_name(KvCache::dtype_for(o.numerics))));
+  item("scratch", scratch(plan.prefill_chunk) - logits, format("{} tokens per pass", plan.batch_tokens));
+  item("logits", logits, format("{} of {}, on the device and on the host", o.max_sessions, c.vocab_size));
   item("read buffers", store_buffers + load_staging + on_demand.read_buffer_bytes,
        num_on_demand > 0 ? format("{} for dense tensors on demand", human_bytes(static_cast<double>(on_demand.read_buffer_bytes))) : "");
   item("tokenizer", r.tokenizer_bytes, "");
-  item("sampler", output_bytes(c), format("candidates for {} logits, or rows of a trace", c.vocab_size));
+  item("sampler", outputs, format("candidates for {} logits, or rows of a trace", o.max_sessions * c.vocab_size));
   item("catalogue", catalogue + store_tables + on_demand.table_bytes, format("{} tensors", r.checkpoint.tensors().size()));
   item("thread stacks", stacks_pool + store_stacks + on_demand.stack_bytes,
        format("{} compute, {} readers", o.num_threads - 1,

@@ -9,6 +9,7 @@
 
 #include "engine/placement.h"
 #include "model/binding.h"
+#include "model/forward.h"
 #include "pointsman/engine.h"
 
 namespace pointsman {
@@ -25,16 +26,19 @@ struct PlanRequest {
 
 Result<MemoryPlan> make_plan(const PlanRequest& request);
 
-// Room for one sampler of any options, which the caller of the engine makes.
+// The largest pass when prompts are taken in passes of `chunk` tokens: a batch has a row for every session.
+PassShape pass_shape(const EngineOptions& options, int64_t chunk);
+
+// Room for one sampler of any options, which the caller of the engine makes for each session.
 uint64_t sampler_bytes(const ModelConfig& config);
 
 // What one token's rows of every trace point need on their way to a sink, at most.
 uint64_t trace_bytes_per_token(const ModelConfig& config);
 
-// Kept for what comes out: a sampler, or the rows of a trace. Enough for one token of either.
-uint64_t output_bytes(const ModelConfig& config);
+// Kept for what comes out: a sampler for each session, or the rows of a trace. Enough for one token of either.
+uint64_t output_bytes(const ModelConfig& config, int64_t sessions);
 
-// A session's own bytes: KV cache and logits.
+// A session's own bytes: KV cache and what it remembers.
 uint64_t session_bytes(const ModelConfig& config, const EngineOptions& options);
 
 // "budget exceeded: ...": the refusal of `run`, with line items and the smallest budget.

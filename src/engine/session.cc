@@ -2,7 +2,6 @@
 #include "pointsman/session.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "base/log.h"
 #include "engine/engine_impl.h"
@@ -28,7 +27,7 @@ namespace {
 // Tokens per pass of a trace: the plan's, or as many as the rest of the budget and what the plan keeps for output hold the rows of. One
 // token's rows always fit. `beyond`: what goes beyond the part kept.
 Result<int64_t> trace_chunk(Engine::Impl& e, Charge& beyond) {
-  const uint64_t per_token = trace_bytes_per_token(e.config), kept = output_bytes(e.config);
+  const uint64_t per_token = trace_bytes_per_token(e.config), kept = output_bytes(e.config, e.options.max_sessions);
   const uint64_t most = (kept + e.budget.limit_bytes() - e.budget.used_bytes()) / per_token;
   const uint64_t chunk = std::clamp<uint64_t>(most, 1, static_cast<uint64_t>(e.plan.prefill_chunk));
   if (chunk * per_token > kept) {
@@ -59,19 +58,29 @@ Result<std::span<const float>> Session::trace(std::span<const int32_t> tokens, T
   return impl_->run(tokens, &sink, replay);
 }
 
-Result<std::span<const float>> Session::Impl::run(std::span<const int32_t> tokens, TraceSink* sink, TraceSource* replay) {
-  Engine::Impl& e = *engine;
+Status Session::Impl::check(std::span<const int32_t> tokens) const {
   if (tokens.empty()) return error(StatusCode::kInvalidArgument, "no tokens to run");
   if (static_cast<int64_t>(tokens.size()) > cache.capacity() - position) {
     return error(StatusCode::kInvalidArgument, "{} tokens after {}: the context holds {}; raise --ctx-size", tokens.size(), position,
                  cache.capacity());
   }
+  const int64_t vocab = engine->config.vocab_size;
   for (size_t i = 0; i < tokens.size(); ++i) {
-    if (tokens[i] < 0 || tokens[i] >= e.config.vocab_size) {
+    if (tokens[i] < 0 || tokens[i] >= vocab) {
       return error(StatusCode::kInvalidArgument, "token {} at position {}: the vocabulary has ids 0 to {}", tokens[i],
-                   position + static_cast<int64_t>(i), e.config.vocab_size - 1);
+                   position + static_cast<int64_t>(i), vocab - 1);
     }
   }
+  return ok_status();
+}
+
+void Session::Impl::remember(std::span<const int32_t> tokens, int64_t first) {
+  if (cache.forgets()) std::copy(tokens.begin(), tokens.end(), history.begin() + first);
+}
+
+Result<std::span<const float>> Session::Impl::run(std::span<const int32_t> tokens, TraceSink* sink, TraceSource* replay) {
+  Engine::Impl& e = *engine;
+  PM_RETURN_IF_ERROR(check(tokens));
   int64_t chunk = e.plan.prefill_chunk;
   Charge trace_rows;
   if (sink != nullptr) {
@@ -83,13 +92,8 @@ Result<std::span<const float>> Session::Impl::run(std::span<const int32_t> token
   for (int64_t done = 0; done < static_cast<int64_t>(tokens.size()); done += chunk) {
     const auto part = tokens.subspan(static_cast<size_t>(done), std::min<size_t>(static_cast<size_t>(chunk), tokens.size() - static_cast<size_t>(done)));
     const bool is_last = done + chunk >= static_cast<int64_t>(tokens.size());
-    const Status status = run_pass(part, position + done, is_last, sink, replay);
-    // Whatever came of it, no work of the pass is left: it reads host tables that the next pass fills anew, tokens of the caller, and
-    // buffers that may be freed after a failure.
-    const Status rest = e.stream->synchronize();
-    PM_RETURN_IF_ERROR(status);
-    PM_RETURN_IF_ERROR(rest);
-    if (cache.forgets()) std::copy(part.begin(), part.end(), history.begin() + position + done);
+    PM_RETURN_IF_ERROR(run_chunk(part, position + done, is_last, sink, replay));
+    remember(part, position + done);
   }
   position += static_cast<int64_t>(tokens.size());
   return std::span<const float>(e.host.logits, static_cast<size_t>(e.config.vocab_size));
@@ -101,43 +105,20 @@ Status Session::Impl::resume() {
   PM_ASSIGN_OR_RETURN(int64_t at, cache.restore(*e.stream, position));
   while (at < position) {
     const int64_t n = std::min(e.plan.prefill_chunk, position - at);
-    const Status status = run_pass(std::span(history).subspan(static_cast<size_t>(at), static_cast<size_t>(n)), at, false, nullptr, nullptr);
-    const Status rest = e.stream->synchronize();
-    PM_RETURN_IF_ERROR(status);
-    PM_RETURN_IF_ERROR(rest);
+    PM_RETURN_IF_ERROR(run_chunk(std::span(history).subspan(static_cast<size_t>(at), static_cast<size_t>(n)), at, false, nullptr, nullptr));
     at += n;
   }
   return ok_status();
 }
 
-Status Session::Impl::run_pass(std::span<const int32_t> tokens, int64_t first_position, bool is_last, TraceSink* sink,
-                               TraceSource* replay) {
-  Engine::Impl& e = *engine;
-  ForwardPass pass({.ops = e.ops,
-                    .config = e.config,
-                    .options = e.forward,
-                    .weights = *e.binding.weights,
-                    .rope = e.rope,
-                    .compress_rope = e.compress_rope,
-                    .scratch = e.scratch,
-                    .host = e.host,
-                    .experts = e.store.get(),
-                    .cache = cache,
-                    .guard_fired = e.guard_fired,
-                    .sink = sink,
-                    .replay = replay,
-                    .prediction = e.prediction.get()},
-                   tokens, first_position);
-  cache.begin_pass(first_position, first_position + static_cast<int64_t>(tokens.size()));
-  const auto start = std::chrono::steady_clock::now();
-  if (e.prediction != nullptr) e.prediction->begin_pass(static_cast<int64_t>(tokens.size()));
-  PM_RETURN_IF_ERROR(pass.run(*e.arch));
-  if (e.prediction != nullptr) {
-    e.prediction->end_pass(static_cast<uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count()));
-  }
-  PM_RETURN_IF_ERROR(cache.snapshot(*e.stream, first_position + static_cast<int64_t>(tokens.size())));
-  if (sink != nullptr && sink->wants("logits")) PM_RETURN_IF_ERROR(pass.trace_logits());
-  return is_last ? pass.last_logits() : ok_status();
+Status Session::Impl::run_chunk(std::span<const int32_t> tokens, int64_t first_position, bool is_last, TraceSink* sink, TraceSource* replay) {
+  Session::Impl* const self = this;
+  return run_pass(*engine, {.sessions = {&self, 1},
+                            .sequences = {static_cast<int64_t>(tokens.size()), first_position},
+                            .tokens = tokens,
+                            .wants_logits = is_last,
+                            .sink = sink,
+                            .replay = replay});
 }
 
 }  // namespace pointsman

@@ -33,7 +33,8 @@ ops::SwigluForm swiglu_form(const ModelConfig& c) {
 
 }  // namespace
 
-Scratch Scratch::carve(Arena& a, const ModelConfig& c, Numerics n, int64_t chunk) {
+Scratch Scratch::carve(Arena& a, const ModelConfig& c, Numerics n, const PassShape& shape) {
+  const int64_t chunk = shape.chunk;
   Scratch s;
   s.chunk = chunk;
   const int64_t q_cols = c.num_attention_heads * c.head_dim;
@@ -74,20 +75,22 @@ Scratch Scratch::carve(Arena& a, const ModelConfig& c, Numerics n, int64_t chunk
       s.shared_weights = a.take_array<float>(chunk);
     }
   }
-  s.last_x = a.take_matrix(DType::kF32, 1, c.hidden_size);
-  s.logits = a.take_matrix(DType::kF32, 1, c.vocab_size);
+  s.last_x = a.take_matrix(DType::kF32, shape.sequences, c.hidden_size);
+  s.logits = a.take_matrix(DType::kF32, shape.sequences, c.vocab_size);
   if (n == Numerics::kVendor) {
     const CompressedAttentionConfig& cc = c.compressed;
     s.x_codes = a.take_matrix(DType::kF32, chunk, std::max({c.hidden_size, cc.q_lora_rank, cc.o_groups * cc.o_lora_rank}));
   }
   s.hyper = HyperScratch::carve(a, c, chunk);
-  s.compressed = CompressedScratch::carve(a, c, n, chunk);
+  s.compressed = CompressedScratch::carve(a, c, n, shape);
   s.latent = LatentScratch::carve(a, c, n, chunk);
   return s;
 }
 
-HostScratch HostScratch::carve(Arena& a, const ModelConfig& c, int64_t chunk) {
+HostScratch HostScratch::carve(Arena& a, const ModelConfig& c, const PassShape& shape) {
+  const int64_t chunk = shape.chunk;
   HostScratch s;
+  s.ids = a.take_array<int32_t>(chunk);
   s.cos = a.take_array<float>(chunk * (c.head_dim / 2));
   s.sin = a.take_array<float>(chunk * (c.head_dim / 2));
   if (c.num_experts > 0) {
@@ -105,14 +108,16 @@ HostScratch HostScratch::carve(Arena& a, const ModelConfig& c, int64_t chunk) {
   }
   s.embed_order = a.take_array<int32_t>(chunk);
   s.embed_rows = a.take_array<int32_t>(chunk);
-  s.logits = a.take_array<float>(c.vocab_size);
-  s.compressed = CompressedHostScratch::carve(a, c, chunk);
+  s.logits = a.take_array<float>(shape.sequences * c.vocab_size);
+  s.compressed = CompressedHostScratch::carve(a, c, shape);
   return s;
 }
 
-ForwardPass::ForwardPass(const Parts& parts, std::span<const int32_t> tokens, int64_t first_position)
-    : parts_(parts), ids_(tokens), first_position_(first_position), tokens_(static_cast<int64_t>(tokens.size())) {
-  PM_CHECK(tokens_ >= 1 && tokens_ <= parts.scratch.chunk && first_position + tokens_ <= parts.cache.capacity());
+ForwardPass::ForwardPass(const Parts& parts, std::span<const int32_t> tokens, const ops::Sequences& sequences)
+    : parts_(parts), ids_(tokens), sequences_(sequences), first_position_(sequences.first_position[0]), tokens_(static_cast<int64_t>(tokens.size())) {
+  PM_CHECK(tokens_ >= 1 && tokens_ <= parts.scratch.chunk && sequences.fit(tokens_, cache().capacity()));
+  PM_CHECK(parts.caches.size() == static_cast<size_t>(sequences.count) && (sequences.count == 1 || (parts.sink == nullptr && parts.replay == nullptr)));
+  for (int s = 0; s < sequences.count; ++s) PM_CHECK(sequences.rows_of(s) >= 1);
 }
 
 Status ForwardPass::run(const Arch& arch) {
@@ -121,8 +126,12 @@ Status ForwardPass::run(const Arch& arch) {
   PM_RETURN_IF_ERROR(embed());
   if (parts_.config.num_hash_layers > 0) PM_RETURN_IF_ERROR(route_by_token());
 
-  parts_.rope.fill(first_position_, tokens_, parts_.host.cos, parts_.host.sin);
-  const size_t table_bytes = static_cast<size_t>(tokens_ * parts_.rope.rotary_dim() / 2) * sizeof(float);
+  const int64_t half = parts_.rope.rotary_dim() / 2;
+  for (int i = 0; i < sequences_.count; ++i) {
+    const int64_t at = sequences_.first_row[i] * half;
+    parts_.rope.fill(sequences_.first_position[i], sequences_.rows_of(i), parts_.host.cos + at, parts_.host.sin + at);
+  }
+  const size_t table_bytes = static_cast<size_t>(tokens_ * half) * sizeof(float);
   PM_RETURN_IF_ERROR(stream.copy_to_device(s.cos, parts_.host.cos, table_bytes));
   PM_RETURN_IF_ERROR(stream.copy_to_device(s.sin, parts_.host.sin, table_bytes));
 
@@ -179,33 +188,48 @@ Status ForwardPass::embed() {
   return ops::embedding(parts_.ops, {.table = parts_.weights.embed_tokens, .ids = s.ids, .out = rows(s.h)});
 }
 
-Status ForwardPass::head_logits(int64_t token) {
+Status ForwardPass::final_norm(int64_t row, int64_t n, int64_t to) {
+  const Scratch& s = parts_.scratch;
+  return ops::rms_norm(parts_.ops, {.x = s.h.slice_rows(row, n),
+                                    .weight = parts_.weights.final_norm,
+                                    .eps = static_cast<float>(parts_.config.rms_norm_eps),
+                                    .out_f32 = s.last_x.slice_rows(to, n)});
+}
+
+Status ForwardPass::head_logits(int64_t n) {
   const Scratch& s = parts_.scratch;
   Stream& stream = *parts_.ops.stream;
-  PM_RETURN_IF_ERROR(ops::rms_norm(parts_.ops, {.x = s.h.slice_rows(token, 1),
-                                                .weight = parts_.weights.final_norm,
-                                                .eps = static_cast<float>(parts_.config.rms_norm_eps),
-                                                .out_f32 = s.last_x}));
+  const Tensor x = s.last_x.slice_rows(0, n), logits = s.logits.slice_rows(0, n);
   if (parts_.weights.head_on_demand == nullptr) {
-    PM_RETURN_IF_ERROR(ops::matmul(parts_.ops, {.x = s.last_x, .w = parts_.weights.lm_head, .y = s.logits}));
+    PM_RETURN_IF_ERROR(ops::matmul(parts_.ops, {.x = x, .w = parts_.weights.lm_head, .y = logits}));
   } else {
     // A logit is one dot product whatever rows share the call, so windows leave no trace.
     PM_RETURN_IF_ERROR(parts_.weights.head_on_demand->for_each_window(stream, [&](int64_t first_row, const Tensor& w) {
-      Tensor y = s.logits;
+      Tensor y = logits;
       y.data = y.row<float>(0) + first_row;
       y.cols = w.rows;
-      return ops::matmul(parts_.ops, {.x = s.last_x, .w = w, .y = y});
+      return ops::matmul(parts_.ops, {.x = x, .w = w, .y = y});
     }));
   }
-  PM_RETURN_IF_ERROR(stream.copy_to_host(parts_.host.logits, s.logits.data, static_cast<size_t>(s.logits.size_bytes())));
+  PM_RETURN_IF_ERROR(stream.copy_to_host(parts_.host.logits, logits.data, static_cast<size_t>(logits.size_bytes())));
   return stream.synchronize();
 }
 
-Status ForwardPass::last_logits() { return head_logits(tokens_ - 1); }
+Status ForwardPass::last_logits() {
+  const int32_t n = sequences_.count;
+  PM_CHECK(n <= parts_.scratch.last_x.rows);
+  if (n == tokens_) {
+    PM_RETURN_IF_ERROR(final_norm(0, n, 0));
+  } else {
+    for (int i = 0; i < n; ++i) PM_RETURN_IF_ERROR(final_norm(sequences_.first_row[i + 1] - 1, 1, i));
+  }
+  return head_logits(n);
+}
 
 Status ForwardPass::trace_logits() {
   for (int64_t t = 0; t < tokens_; ++t) {
-    PM_RETURN_IF_ERROR(head_logits(t));
+    PM_RETURN_IF_ERROR(final_norm(t, 1, 0));
+    PM_RETURN_IF_ERROR(head_logits(1));
     PM_RETURN_IF_ERROR(record_final_norm(t));
     PM_RETURN_IF_ERROR(parts_.sink->rows_f32("logits", first_position_ + t, 1, parts_.scratch.logits.cols, parts_.host.logits));
   }
@@ -262,11 +286,11 @@ Status ForwardPass::rotate_and_cache(QkNorm qk_norm, const LayerWeights& w, int 
                                        .kv_heads = static_cast<int32_t>(c.num_key_value_heads),
                                        .head_dim = static_cast<int32_t>(c.head_dim),
                                        .rotary_dim = static_cast<int32_t>(parts_.rope.rotary_dim()),
-                                       .k_cache = parts_.cache.k(layer_idx),
-                                       .v_cache = parts_.cache.v(layer_idx),
-                                       .cache_dtype = parts_.cache.dtype(),
-                                       .capacity = parts_.cache.capacity(),
-                                       .first_position = first_position_});
+                                       .k_cache = each_cache([&](const KvCache& kv) { return kv.k(layer_idx); }),
+                                       .v_cache = each_cache([&](const KvCache& kv) { return kv.v(layer_idx); }),
+                                       .cache_dtype = cache().dtype(),
+                                       .capacity = cache().capacity(),
+                                       .sequences = sequences_});
 }
 
 Status ForwardPass::attend(int layer_idx) {
@@ -275,11 +299,11 @@ Status ForwardPass::attend(int layer_idx) {
   PM_RETURN_IF_ERROR(record(layer_idx, "attention.k_rotated", k()));
   const Weight& output = parts_.weights.layers[static_cast<size_t>(layer_idx)].o.weight;
   return ops::attention(parts_.ops, {.q = q(),
-                                     .k_cache = parts_.cache.k(layer_idx),
-                                     .v_cache = parts_.cache.v(layer_idx),
-                                     .cache_dtype = parts_.cache.dtype(),
-                                     .capacity = parts_.cache.capacity(),
-                                     .first_position = first_position_,
+                                     .k_cache = each_cache([&](const KvCache& kv) { return kv.k(layer_idx); }),
+                                     .v_cache = each_cache([&](const KvCache& kv) { return kv.v(layer_idx); }),
+                                     .cache_dtype = cache().dtype(),
+                                     .capacity = cache().capacity(),
+                                     .sequences = sequences_,
                                      .window = c.layer_window[static_cast<size_t>(layer_idx)],
                                      .heads = static_cast<int32_t>(c.num_attention_heads),
                                      .kv_heads = static_cast<int32_t>(c.num_key_value_heads),
@@ -331,7 +355,7 @@ Status ForwardPass::route_tokens(const LayerWeights& w, int layer_idx) {
                                              .noise = {.enabled = parts_.options.route_noise,
                                                        .seed = parts_.options.route_noise_seed,
                                                        .layer = static_cast<uint32_t>(layer_idx)},
-                                             .first_token = first_position_,
+                                             .sequences = sequences_,
                                              .ids = s.route_ids,
                                              .weights = s.route_weights,
                                              .report = s.report}));
@@ -340,7 +364,6 @@ Status ForwardPass::route_tokens(const LayerWeights& w, int layer_idx) {
   PM_RETURN_IF_ERROR(ops::matmul(parts_.ops, {.x = rows(s.x_f32), .w = w.shared_gate, .y = rows(s.shared_logits)}));
   return ops::route(parts_.ops, {.contract = {.score = ops::ScoreFunction::kSigmoid, .num_experts = 1, .top_k = 1},
                                  .logits = rows(s.shared_logits),
-                                 .first_token = first_position_,
                                  .ids = s.shared_ids,
                                  .weights = s.shared_weights,
                                  .report = s.report + 1});
@@ -457,25 +480,31 @@ Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
                                    .out = rows(s.h)});
 }
 
+std::string ForwardPass::place_of(int64_t row) const {
+  const int s = sequences_.of_row(row);
+  const int64_t position = sequences_.position(s, row);
+  return sequences_.count == 1 ? format("token {}", position) : format("sequence {} token {}", s, position);
+}
+
 Status ForwardPass::check_routes(const LayerWeights& w, int layer_idx) {
   if (w.shared_gate && parts_.host.report[1].bad_token >= 0) {
     return error(StatusCode::kCorrupt,
-                 "layer {} token {}: the gate of the shared expert is NaN or infinite; the weights or the numerics are broken, no "
+                 "layer {} {}: the gate of the shared expert is NaN or infinite; the weights or the numerics are broken, no "
                  "token was chosen",
-                 layer_idx, first_position_ + parts_.host.report[1].bad_token);
+                 layer_idx, place_of(parts_.host.report[1].bad_token));
   }
   const ops::RouterReport& report = *parts_.host.report;
   if (report.bad_token >= 0) {
     return error(StatusCode::kCorrupt,
-                 "layer {} token {}: a router logit or bias is NaN or infinite; the weights or the numerics are broken, no token was chosen",
-                 layer_idx, first_position_ + report.bad_token);
+                 "layer {} {}: a router logit or bias is NaN or infinite; the weights or the numerics are broken, no token was chosen",
+                 layer_idx, place_of(report.bad_token));
   }
   if (report.guard_count > 0) {
     if (parts_.options.router.guard == ops::GuardAction::kRefuse) {
       return error(StatusCode::kCorrupt,
-                   "layer {} token {}: routing weights do not sum to 1 within {} ({} tokens); --router-guard uniform would use equal "
+                   "layer {} {}: routing weights do not sum to 1 within {} ({} tokens); --router-guard uniform would use equal "
                    "weights instead",
-                   layer_idx, first_position_ + report.guard_token, parts_.options.router.guard_tolerance, report.guard_count);
+                   layer_idx, place_of(report.guard_token), parts_.options.router.guard_tolerance, report.guard_count);
     }
     parts_.guard_fired += static_cast<uint64_t>(report.guard_count);
   }

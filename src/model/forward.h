@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ForwardPass: one chunk of tokens going through the layers. It owns no memory: activations lie in a Scratch carved once from the
+// ForwardPass: one chunk of tokens going through the layers. The tokens may belong to several sequences, one run of rows each: a chunk of a
+// prompt is one sequence, a decode step one row of every session. It owns no memory: activations lie in a Scratch carved once from the
 // engine's buffer, so that a pass allocates nothing. Its methods are the vocabulary of the architecture files.
 //
 // Numerics: the residual stream h is fp32 in both modes. In bf16 mode the input of a matmul with bf16 weights is rounded to bf16 once
@@ -9,6 +10,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "checkpoint/model_config.h"
@@ -24,10 +26,17 @@
 #include "ops/context.h"
 #include "ops/moe/router.h"
 #include "ops/quant/simulate.h"
+#include "ops/sequences.h"
 #include "pointsman/options.h"
 #include "pointsman/session.h"
 
 namespace pointsman {
+
+// The largest pass: tokens of all sequences together, and sequences whose logits are asked for.
+struct PassShape {
+  int64_t chunk = 0;
+  int64_t sequences = 1;
+};
 
 // Activations of a pass of at most `chunk` tokens. Device addresses, but for the host_ members.
 struct Scratch {
@@ -55,19 +64,20 @@ struct Scratch {
   Tensor shared_logits;          // [chunk, 1] gate of the shared expert
   int32_t* shared_ids = nullptr;
   float* shared_weights = nullptr;
-  Tensor last_x;                 // [1, hidden] final norm of one row
-  Tensor logits;                 // [1, vocab]
+  Tensor last_x;                 // [sequences, hidden] final norm of the last row of each
+  Tensor logits;                 // [sequences, vocab]
   Tensor x_codes;                // [chunk, widest input of a coded weight] vendor numerics only: an input as its codes mean
   HyperScratch hyper;            // of families that have them
   CompressedScratch compressed;
   LatentScratch latent;
 
   // Pieces of `device`; with a counting arena, sizes only.
-  static Scratch carve(Arena& device, const ModelConfig& c, Numerics n, int64_t chunk);
+  static Scratch carve(Arena& device, const ModelConfig& c, Numerics n, const PassShape& shape);
 };
 
 // Host side of the routing bookkeeping, and rows on their way to a TraceSink.
 struct HostScratch {
+  int32_t* ids = nullptr;        // [chunk] for tokens that come from several sessions
   float* cos = nullptr;
   float* sin = nullptr;
   int32_t* route_ids = nullptr;
@@ -82,10 +92,10 @@ struct HostScratch {
   ops::RouterReport* predicted_report = nullptr;
   int32_t* embed_order = nullptr;  // [chunk] for embedding rows on demand: the tokens by row,
   int32_t* embed_rows = nullptr;   // and where each token's row was put
-  float* logits = nullptr;       // [vocab]
+  float* logits = nullptr;       // [sequences, vocab]
   CompressedHostScratch compressed;
 
-  static HostScratch carve(Arena& host, const ModelConfig& c, int64_t chunk);
+  static HostScratch carve(Arena& host, const ModelConfig& c, const PassShape& shape);
 };
 
 struct ForwardOptions {
@@ -107,18 +117,18 @@ class ForwardPass {
     const Scratch& scratch;
     const HostScratch& host;
     ExpertStore* experts;        // null for a dense model
-    KvCache& cache;
+    std::span<KvCache* const> caches;  // of each sequence: of one shape and dtype
     uint64_t& guard_fired;       // counter
-    TraceSink* sink;             // null: nothing is recorded
+    TraceSink* sink;             // null: nothing is recorded. REQUIRES, as a replay does: one sequence
     TraceSource* replay = nullptr;  // null: the pass uses its own values
     ExpertPrediction* prediction = nullptr;  // null: no guesses about experts
   };
-  // REQUIRES: 1 <= tokens.size() <= scratch.chunk; first_position + tokens.size() <= cache.capacity().
-  ForwardPass(const Parts& parts, std::span<const int32_t> tokens, int64_t first_position);
+  // REQUIRES: 1 <= tokens.size() == sequences.rows() <= scratch.chunk; no empty sequence, and room in its cache.
+  ForwardPass(const Parts& parts, std::span<const int32_t> tokens, const ops::Sequences& sequences);
 
   // Embedding, all layers by the architecture's recipe. Then logits().
   Status run(const struct Arch& arch);
-  // Logits of the last token into host.logits.
+  // Logits of the last token of every sequence into host.logits. REQUIRES: as many sequences as the scratch has rows for, or fewer.
   Status last_logits();
   // Logits of every token, one row at a time, to the sink as "logits".
   Status trace_logits();
@@ -129,7 +139,15 @@ class ForwardPass {
   Tensor v() const { return rows(parts_.scratch.v); }
   const Parts& parts() const { return parts_; }
   int64_t tokens() const { return tokens_; }
-  int64_t first_position() const { return first_position_; }
+  const ops::Sequences& sequences() const { return sequences_; }
+  // What all caches have in common; and one address of each, for an op.
+  const KvCache& cache() const { return *parts_.caches[0]; }
+  template <class F>
+  ops::PerSequence each_cache(F&& address) const {
+    ops::PerSequence list;
+    for (size_t s = 0; s < parts_.caches.size(); ++s) list.at[s] = address(*parts_.caches[s]);
+    return list;
+  }
   // The rows of this pass of a scratch matrix.
   Tensor rows(const Tensor& t) const { return t.slice_rows(0, tokens_); }
   // In bf16 mode inputs of a matmul with such a weight are rounded to bf16.
@@ -169,7 +187,9 @@ class ForwardPass {
   Status quantise_input(const Tensor& x);
   Tensor ffn_input(const Weight& weight) const { return quantises(weight) ? codes_of(rows(parts_.scratch.x_f32)) : x_for(weight); }
   Status embed();
-  Status head_logits(int64_t token);
+  // Final norm of `n` rows from `row` on into last_x from row `to` on; then logits of the first `n` rows of last_x, to the host.
+  Status final_norm(int64_t row, int64_t n, int64_t to);
+  Status head_logits(int64_t n);
   // Experts of the layers whose routes follow from the token ids, into given_ids; their reads begin.
   Status route_by_token();
   Status prefetch_hash_layer(int hash_layer);
@@ -179,6 +199,8 @@ class ForwardPass {
   // The batch that the store has begun, into slots. `weighted`: the routing weights are in the rows already.
   Status compute_experts(const LayerWeights& weights, int layer_idx, bool& weighted);
   Status check_routes(const LayerWeights& weights, int layer_idx);
+  // Where a row is, for messages: "token 17", or "sequence 3 token 17".
+  std::string place_of(int64_t row) const;
   // Guesses about experts (forward_predict.cc).
   Status predict_next(int layer_idx);
   void compare_prediction(int moe_layer_idx);
@@ -195,7 +217,8 @@ class ForwardPass {
 
   Parts parts_;
   std::span<const int32_t> ids_;
-  int64_t first_position_;
+  ops::Sequences sequences_;
+  int64_t first_position_;  // of the one sequence that is traced
   int64_t tokens_;
   int layer_idx_ = 0;
   std::vector<float> act_rows_;  // [tokens * top_k, intermediate] of one layer, on their way to the sink

@@ -32,7 +32,6 @@ Status ForwardPass::predict_next(int layer_idx) {
   PM_RETURN_IF_ERROR(ops::route(parts_.ops, {.contract = parts_.options.router,
                                              .logits = rows(s.router_logits),
                                              .bias = w.router_bias,
-                                             .first_token = first_position_,
                                              .ids = s.predicted_ids,
                                              .weights = s.predicted_weights,
                                              .report = s.predicted_report}));

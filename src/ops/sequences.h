@@ -45,8 +45,8 @@ struct Sequences {
     const auto clip = [&](int64_t row) { return row < first ? 0 : row > first + n ? n : row - first; };
     Sequences part;
     for (int s = 0; s < count; ++s) {
-      const int64_t begin = clip(first_row[s]);
-      part.add(clip(first_row[s + 1]) - begin, first_position[s] + (first_row[s] < first ? first - first_row[s] : 0));
+      const int64_t begin = clip(first_row[s]), cut_off = first < first_row[s + 1] ? first : first_row[s + 1];
+      part.add(clip(first_row[s + 1]) - begin, first_position[s] + (cut_off > first_row[s] ? cut_off - first_row[s] : 0));
     }
     return part;
   }

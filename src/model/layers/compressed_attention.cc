@@ -13,8 +13,10 @@
 namespace pointsman {
 namespace {
 
-// Entries that close in a pass of `chunk` tokens, at most.
-int64_t entry_rows(const ModelConfig& c, CompressKind kind, int64_t chunk) { return c.compressed.has(kind) ? chunk / c.compressed.ratio(kind) + 1 : 0; }
+// Entries that close in a pass, at most: of n tokens of one sequence, n / ratio rounded up.
+int64_t entry_rows(const ModelConfig& c, CompressKind kind, const PassShape& shape) {
+  return c.compressed.has(kind) ? shape.chunk / c.compressed.ratio(kind) + shape.sequences : 0;
+}
 
 CompressedScratch::Table carve_table(Arena& a, const ModelConfig& c, int64_t rows) {
   return {a.take_array<float>(rows * (c.rotary_dim / 2)), a.take_array<float>(rows * (c.rotary_dim / 2))};
@@ -22,7 +24,8 @@ CompressedScratch::Table carve_table(Arena& a, const ModelConfig& c, int64_t row
 
 }  // namespace
 
-CompressedScratch CompressedScratch::carve(Arena& a, const ModelConfig& c, Numerics n, int64_t chunk) {
+CompressedScratch CompressedScratch::carve(Arena& a, const ModelConfig& c, Numerics n, const PassShape& shape) {
+  const int64_t chunk = shape.chunk;
   const CompressedAttentionConfig& cc = c.compressed;
   if (cc.layers.empty()) return {};
   CompressedScratch s;
@@ -40,28 +43,33 @@ CompressedScratch CompressedScratch::carve(Arena& a, const ModelConfig& c, Numer
   }
   s.z = a.take_matrix(DType::kF32, chunk, cc.o_groups * cc.o_lora_rank);
   s.tokens = carve_table(a, c, chunk);
-  s.sparse_entries = carve_table(a, c, entry_rows(c, CompressKind::kSparse, chunk));
-  s.heavy_entries = carve_table(a, c, entry_rows(c, CompressKind::kHeavy, chunk));
+  s.sparse_entries = carve_table(a, c, entry_rows(c, CompressKind::kSparse, shape));
+  s.heavy_entries = carve_table(a, c, entry_rows(c, CompressKind::kHeavy, shape));
   return s;
 }
 
-CompressedHostScratch CompressedHostScratch::carve(Arena& a, const ModelConfig& c, int64_t chunk) {
+CompressedHostScratch CompressedHostScratch::carve(Arena& a, const ModelConfig& c, const PassShape& shape) {
   if (c.compressed.layers.empty()) return {};
   CompressedHostScratch s;
-  s.tokens = carve_table(a, c, chunk);
-  s.sparse_entries = carve_table(a, c, entry_rows(c, CompressKind::kSparse, chunk));
-  s.heavy_entries = carve_table(a, c, entry_rows(c, CompressKind::kHeavy, chunk));
+  s.tokens = carve_table(a, c, shape.chunk);
+  s.sparse_entries = carve_table(a, c, entry_rows(c, CompressKind::kSparse, shape));
+  s.heavy_entries = carve_table(a, c, entry_rows(c, CompressKind::kHeavy, shape));
   return s;
 }
 
 namespace layers {
 namespace {
 
-Status fill(ForwardPass& f, int64_t first, int64_t count, int64_t stride, const CompressedScratch::Table& host, const CompressedScratch::Table& device) {
-  if (count == 0) return ok_status();
+// Of tokens, or of entries that stand `stride` tokens apart.
+Status fill(ForwardPass& f, const ops::Sequences& list, int64_t stride, const CompressedScratch::Table& host, const CompressedScratch::Table& device) {
+  if (list.rows() == 0) return ok_status();
   const ForwardPass::Parts& p = f.parts();
-  p.compress_rope.fill(first, count, host.cos, host.sin, stride);
-  const size_t bytes = static_cast<size_t>(count * p.compress_rope.rotary_dim() / 2) * sizeof(float);
+  const int64_t half = p.compress_rope.rotary_dim() / 2;
+  for (int s = 0; s < list.count; ++s) {
+    const int64_t at = list.first_row[s] * half;
+    p.compress_rope.fill(list.first_position[s], list.rows_of(s), host.cos + at, host.sin + at, stride);
+  }
+  const size_t bytes = static_cast<size_t>(list.rows() * half) * sizeof(float);
   PM_RETURN_IF_ERROR(p.ops.stream->copy_to_device(device.cos, host.cos, bytes));
   return p.ops.stream->copy_to_device(device.sin, host.sin, bytes);
 }
@@ -72,11 +80,20 @@ ops::SimulateArgs indexer_codes(const Tensor& x, int64_t dim) {
   return {.x = x, .out = x, .code = ops::SimulatedCode::kE2M1, .block = kIndexBlock, .hadamard = dim};
 }
 
+// The layer in one of the caches: their sizes are the same.
+const CompressedLayerCache& layer_of(const ForwardPass& f, int layer_idx) { return f.cache().compressed_layer(layer_idx); }
+template <class T>
+ops::PerSequence each_layer(const ForwardPass& f, int layer_idx, T* CompressedLayerCache::* member) {
+  return f.each_cache([&](const KvCache& kv) { return static_cast<void*>(kv.compressed_layer(layer_idx).*member); });
+}
+
 // Entries that close in this pass, of the attention or of its indexer.
-Status pool(ForwardPass& f, const Compressor& w, CompressKind kind, int64_t dim, void* entries, float* ring, const CompressedLayerCache& cache) {
+Status pool(ForwardPass& f, const Compressor& w, CompressKind kind, bool for_index, int layer_idx) {
   const ForwardPass::Parts& p = f.parts();
   const CompressedAttentionConfig& c = p.config.compressed;
   const CompressedScratch& s = p.scratch.compressed;
+  const int64_t dim = for_index ? c.index_head_dim : p.config.head_dim;
+  const ops::PerSequence entries = each_layer(f, layer_idx, for_index ? &CompressedLayerCache::index_keys : &CompressedLayerCache::entries);
   const bool overlap = kind == CompressKind::kSparse;
   const int64_t width = overlap ? 2 * dim : dim;
   const Tensor a = Tensor::matrix(s.pool_a.data, DType::kF32, f.tokens(), width), gate = Tensor::matrix(s.pool_gate.data, DType::kF32, f.tokens(), width);
@@ -86,9 +103,9 @@ Status pool(ForwardPass& f, const Compressor& w, CompressKind kind, int64_t dim,
   PM_RETURN_IF_ERROR(ops::compress(p.ops, {.a = a,
                                .gate = gate,
                                .ape = w.ape,
-                               .ring = ring,
-                               .ring_rows = cache.pool_rows,
-                               .first_position = f.first_position(),
+                               .ring = each_layer(f, layer_idx, for_index ? &CompressedLayerCache::index_ring : &CompressedLayerCache::pool_ring),
+                               .ring_rows = layer_of(f, layer_idx).pool_rows,
+                               .sequences = f.sequences(),
                                .ratio = c.ratio(kind),
                                .overlap = overlap,
                                .norm = w.norm,
@@ -97,22 +114,27 @@ Status pool(ForwardPass& f, const Compressor& w, CompressKind kind, int64_t dim,
                                .sin = rope.sin,
                                .rotary_dim = p.config.rotary_dim,
                                .entries = entries,
-                               .entry_dtype = p.cache.dtype(),
-                               .entry_rows = cache.entry_rows,
+                               .entry_dtype = f.cache().dtype(),
+                               .entry_rows = layer_of(f, layer_idx).entry_rows,
                                .dim = dim}));
   // Vendor numerics: keys of the indexer are turned and brought to E2M1, entries to E4M3 but for the channels that rotate.
-  const int64_t first = f.first_position() / c.ratio(kind), count = (f.first_position() + f.tokens()) / c.ratio(kind) - first;
-  const Tensor made = Tensor::matrix(entries, p.cache.dtype(), cache.entry_rows, dim).slice_rows(first, count);
-  if (entries == cache.index_keys) return f.simulate(indexer_codes(made, dim));
-  return f.simulate({.x = made, .out = made, .code = ops::SimulatedCode::kE4M3, .block = kKeyBlock, .num_cols = dim - p.config.rotary_dim});
+  if (!f.is_vendor()) return ok_status();
+  const ops::Sequences closed = ops::closing_entries(f.sequences(), c.ratio(kind));
+  for (int s = 0; s < closed.count; ++s) {
+    const Tensor made = Tensor::matrix(entries[s], f.cache().dtype(), layer_of(f, layer_idx).entry_rows, dim).slice_rows(closed.first_position[s], closed.rows_of(s));
+    PM_RETURN_IF_ERROR(f.simulate(for_index ? indexer_codes(made, dim)
+                                            : ops::SimulateArgs{.x = made, .out = made, .code = ops::SimulatedCode::kE4M3, .block = kKeyBlock,
+                                                                .num_cols = dim - p.config.rotary_dim}));
+  }
+  return ok_status();
 }
 
 // The entries that each query may look at, into index_ids and index_counts.
-Status select_entries(ForwardPass& f, const CompressedAttention& w, const CompressedLayerCache& cache) {
+Status select_entries(ForwardPass& f, const CompressedAttention& w, int layer_idx) {
   const ForwardPass::Parts& p = f.parts();
   const CompressedAttentionConfig& c = p.config.compressed;
   const CompressedScratch& s = p.scratch.compressed;
-  PM_RETURN_IF_ERROR(pool(f, w.index_compressor, CompressKind::kSparse, c.index_head_dim, cache.index_keys, cache.index_ring, cache));
+  PM_RETURN_IF_ERROR(pool(f, w.index_compressor, CompressKind::kSparse, true, layer_idx));
   const Tensor q = f.rows(s.index_q), weights = f.rows(s.index_weights);
   PM_RETURN_IF_ERROR(f.linear(w.index_q_b, f.rows(s.q_a), s.q_a_bf16 ? f.rows(s.q_a_bf16) : Tensor{}, q));
   PM_RETURN_IF_ERROR(ops::rotate_tail(p.ops, {.x = q, .out = q, .cos = s.tokens.cos, .sin = s.tokens.sin, .heads = c.index_n_heads,
@@ -123,11 +145,11 @@ Status select_entries(ForwardPass& f, const CompressedAttention& w, const Compre
   return ops::index_select(p.ops, {.q = q,
                                    .weights = weights,
                                    .scale = scale,
-                                   .keys = cache.index_keys,
-                                   .key_dtype = p.cache.dtype(),
+                                   .keys = each_layer(f, layer_idx, &CompressedLayerCache::index_keys),
+                                   .key_dtype = f.cache().dtype(),
                                    .heads = c.index_n_heads,
                                    .dim = c.index_head_dim,
-                                   .first_position = f.first_position(),
+                                   .sequences = f.sequences(),
                                    .ratio = c.sparse_ratio,
                                    .top_k = c.index_topk,
                                    .ids = s.index_ids,
@@ -159,11 +181,10 @@ Status fill_compressed_ropes(ForwardPass& f) {
   const CompressedAttentionConfig& c = p.config.compressed;
   const CompressedScratch& s = p.scratch.compressed;
   const CompressedHostScratch& h = p.host.compressed;
-  PM_RETURN_IF_ERROR(fill(f, f.first_position(), f.tokens(), 1, h.tokens, s.tokens));
+  PM_RETURN_IF_ERROR(fill(f, f.sequences(), 1, h.tokens, s.tokens));
   const auto entries = [&](CompressKind kind, const CompressedScratch::Table& host, const CompressedScratch::Table& device) {
     if (!c.has(kind)) return ok_status();
-    const int64_t ratio = c.ratio(kind), first = f.first_position() / ratio;
-    return fill(f, first, (f.first_position() + f.tokens()) / ratio - first, ratio, host, device);
+    return fill(f, ops::closing_entries(f.sequences(), c.ratio(kind)), c.ratio(kind), host, device);
   };
   PM_RETURN_IF_ERROR(entries(CompressKind::kSparse, h.sparse_entries, s.sparse_entries));
   return entries(CompressKind::kHeavy, h.heavy_entries, s.heavy_entries);
@@ -174,7 +195,6 @@ Status add_compressed_attention(ForwardPass& f, const CompressedAttention& w, in
   const ModelConfig& c = p.config;
   const CompressKind kind = c.compressed.layers[static_cast<size_t>(layer_idx)];
   const CompressedScratch& s = p.scratch.compressed;
-  const CompressedLayerCache& cache = p.cache.compressed_layer(layer_idx);
   const float eps = static_cast<float>(c.rms_norm_eps);
   // Layers that only have a window turn by another base, and without YaRN.
   const float* cos = kind == CompressKind::kNone ? p.scratch.cos : s.tokens.cos;
@@ -194,27 +214,27 @@ Status add_compressed_attention(ForwardPass& f, const CompressedAttention& w, in
                                               .cos = cos, .sin = sin, .heads = 1, .head_dim = c.head_dim, .rotary_dim = c.rotary_dim}));
   const Tensor keys = f.rows(s.keys);
   PM_RETURN_IF_ERROR(f.simulate({.x = keys, .out = keys, .code = ops::SimulatedCode::kE4M3, .block = kKeyBlock, .num_cols = c.head_dim - c.rotary_dim}));
-  if (kind != CompressKind::kNone) PM_RETURN_IF_ERROR(pool(f, w.compressor, kind, c.head_dim, cache.entries, cache.pool_ring, cache));
+  if (kind != CompressKind::kNone) PM_RETURN_IF_ERROR(pool(f, w.compressor, kind, false, layer_idx));
   const bool indexed = kind == CompressKind::kSparse;
-  if (indexed) PM_RETURN_IF_ERROR(select_entries(f, w, cache));
+  if (indexed) PM_RETURN_IF_ERROR(select_entries(f, w, layer_idx));
 
   const Tensor o = f.rows(p.scratch.attention_f32);
   PM_RETURN_IF_ERROR(ops::compressed_attention(p.ops, {.q = f.q(),
                                                        .new_keys = f.rows(s.keys),
-                                                       .ring = cache.ring,
-                                                       .ring_rows = cache.ring_rows,
-                                                       .entries = kind == CompressKind::kNone ? nullptr : cache.entries,
+                                                       .ring = each_layer(f, layer_idx, &CompressedLayerCache::ring),
+                                                       .ring_rows = layer_of(f, layer_idx).ring_rows,
+                                                       .entries = each_layer(f, layer_idx, &CompressedLayerCache::entries),
                                                        .ids = indexed ? s.index_ids : nullptr,
                                                        .counts = indexed ? s.index_counts : nullptr,
                                                        .max_ids = c.compressed.index_topk,
                                                        .ratio = c.compressed.ratio(kind),
-                                                       .cache_dtype = p.cache.dtype(),
+                                                       .cache_dtype = f.cache().dtype(),
                                                        .sinks = w.sinks,
                                                        .scale = 1 / std::sqrt(static_cast<float>(c.head_dim)),
                                                        .window = c.layer_window[static_cast<size_t>(layer_idx)],
                                                        .heads = c.num_attention_heads,
                                                        .dim = c.head_dim,
-                                                       .first_position = f.first_position(),
+                                                       .sequences = f.sequences(),
                                                        .out = o}));
   // Backwards by the query's own position: what is left depends on distances only. q is free by now.
   Tensor turned = f.q();

@@ -15,6 +15,7 @@ namespace pointsman {
 class ForwardPass;
 class RopeTable;
 class Stream;
+struct PassShape;
 struct CompressedAttention;
 
 struct CompressedScratch {
@@ -32,13 +33,13 @@ struct CompressedScratch {
   };
   Table tokens, sparse_entries, heavy_entries;
 
-  static CompressedScratch carve(Arena& device, const ModelConfig& c, Numerics n, int64_t chunk);
+  static CompressedScratch carve(Arena& device, const ModelConfig& c, Numerics n, const PassShape& shape);
 };
 
 // The same tables on the host, on their way to the device.
 struct CompressedHostScratch {
   CompressedScratch::Table tokens, sparse_entries, heavy_entries;
-  static CompressedHostScratch carve(Arena& host, const ModelConfig& c, int64_t chunk);
+  static CompressedHostScratch carve(Arena& host, const ModelConfig& c, const PassShape& shape);
 };
 
 namespace layers {

@@ -76,14 +76,13 @@ Status project(ForwardPass& f, const LayerWeights& w) {
 Status cache(ForwardPass& f, int layer_idx, const Tensor& expanded) {
   const ModelConfig& c = f.parts().config;
   const LatentAttentionConfig& a = c.latent;
-  const KvCache& cache = f.parts().cache;
   return ops::latent_cache(f.parts().ops, {.kv = f.rows(f.parts().scratch.latent.kv),
                                            .expanded = expanded,
-                                           .k_cache = cache.k(layer_idx),
-                                           .v_cache = cache.v(layer_idx),
-                                           .cache_dtype = cache.dtype(),
-                                           .capacity = cache.capacity(),
-                                           .first_position = f.first_position(),
+                                           .k_cache = f.each_cache([&](const KvCache& kv) { return kv.k(layer_idx); }),
+                                           .v_cache = f.each_cache([&](const KvCache& kv) { return kv.v(layer_idx); }),
+                                           .cache_dtype = f.cache().dtype(),
+                                           .capacity = f.cache().capacity(),
+                                           .sequences = f.sequences(),
                                            .heads = static_cast<int32_t>(c.num_attention_heads),
                                            .nope = static_cast<int32_t>(a.nope),
                                            .rope = static_cast<int32_t>(a.rope),
@@ -93,11 +92,11 @@ Status cache(ForwardPass& f, int layer_idx, const Tensor& expanded) {
 
 ops::AttentionArgs attention_args(ForwardPass& f, int layer_idx) {
   const ModelConfig& c = f.parts().config;
-  return {.k_cache = f.parts().cache.k(layer_idx),
-          .v_cache = f.parts().cache.v(layer_idx),
-          .cache_dtype = f.parts().cache.dtype(),
-          .capacity = f.parts().cache.capacity(),
-          .first_position = f.first_position(),
+  return {.k_cache = f.each_cache([&](const KvCache& kv) { return kv.k(layer_idx); }),
+          .v_cache = f.each_cache([&](const KvCache& kv) { return kv.v(layer_idx); }),
+          .cache_dtype = f.cache().dtype(),
+          .capacity = f.cache().capacity(),
+          .sequences = f.sequences(),
           .heads = static_cast<int32_t>(c.num_attention_heads),
           .scale = static_cast<float>(c.latent.scale)};
 }
@@ -138,7 +137,7 @@ Status attend_absorbed(ForwardPass& f, const LayerWeights& w, int layer_idx, con
     ops::AttentionArgs args = attention_args(f, layer_idx);
     args.q = q_latent;
     args.v_cache = args.k_cache;
-    args.first_position += t;
+    args.sequences = f.sequences().slice(t, n);
     args.kv_heads = 1;
     args.head_dim = static_cast<int32_t>(key_width(a));
     args.v_head_dim = static_cast<int32_t>(a.kv_lora_rank);

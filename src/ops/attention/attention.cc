@@ -16,8 +16,9 @@ Status check(const char* op, const Args& a) {
     return error(StatusCode::kInvalidArgument, "{}: q [{}, {}] {}, expected {} columns of F32", op, a.q.rows, a.q.cols, dtype_name(a.q.dtype),
                  int64_t{a.heads} * a.head_dim);
   }
-  if (a.first_position < 0 || a.q.rows > a.capacity - a.first_position) {
-    return error(StatusCode::kInvalidArgument, "{}: positions {} to {} in a cache of {}", op, a.first_position, a.first_position + a.q.rows - 1, a.capacity);
+  if (!a.sequences.fit(a.q.rows, a.capacity)) {
+    return error(StatusCode::kInvalidArgument, "{}: {} rows for {} of {} sequences (at most {}), up to position {} in caches of {}", op, a.q.rows, a.sequences.rows(),
+                 a.sequences.count, kMaxSequences, a.sequences.longest() - 1, a.capacity);
   }
   if (a.cache_dtype != DType::kF32 && a.cache_dtype != DType::kBF16) {
     return error(StatusCode::kInvalidArgument, "{}: cache of {}, expected F32 or BF16", op, dtype_name(a.cache_dtype));

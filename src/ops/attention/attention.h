@@ -6,13 +6,14 @@
 #pragma once
 
 #include "ops/context.h"
+#include "ops/sequences.h"
 #include "tensor/tensor.h"
 
 namespace pointsman::ops {
 
 // q and k: per-head RMSNorm over head_dim (where a weight is given), clamp to +-clip (v too), then rotation of half-split pairs (i, i + rotary_dim/2) by
 // cos/sin (Su et al. 2021, in Hugging Face's half-split form); channels beyond rotary_dim pass through. k and v are rounded to the
-// cache's dtype and stored at positions first_position + t.
+// cache's dtype and stored in the cache of the row's sequence, at the row's position.
 struct QkvPrepareArgs {
   Tensor q;                        // [tokens, heads * head_dim] kF32, in place
   Tensor k, v;                     // [tokens, kv_heads * head_dim] kF32; k is clobbered, and v when it is clamped
@@ -23,22 +24,22 @@ struct QkvPrepareArgs {
   const float* cos = nullptr;      // device [tokens, rotary_dim / 2]
   const float* sin = nullptr;
   int32_t heads = 0, kv_heads = 0, head_dim = 0, rotary_dim = 0;
-  void* k_cache = nullptr;         // device [kv_heads, capacity, head_dim] of cache_dtype
-  void* v_cache = nullptr;
+  PerSequence k_cache, v_cache;    // device [kv_heads, capacity, head_dim] of cache_dtype, of each sequence
   DType cache_dtype = DType::kF32; // kF32 or kBF16
   int64_t capacity = 0;
-  int64_t first_position = 0;
+  Sequences sequences;
 
   template <class F>
   void each_address(F&& visit) {
-    visit(q.data), visit(k.data), visit(v.data), visit(k_cache), visit(v_cache);
+    visit(q.data), visit(k.data), visit(v.data);
+    k_cache.each_address(sequences.count, visit), v_cache.each_address(sequences.count, visit);
     for (const float** p : {&q_norm, &k_norm, &cos, &sin}) visit(const_cast<void*&>(reinterpret_cast<const void*&>(*p)));
   }
 };
 Status qkv_prepare(OpContext& ctx, const QkvPrepareArgs& args);
 
 // out[t, h] = sum_j softmax_j(scale * q[t, h] . k[j, h / group]) v[j, h / group] over the keys j with
-// max(0, p - window + 1) <= j <= p, p = first_position + t (window 0: all keys up to p).
+// max(0, p - window + 1) <= j <= p of its own sequence, p its position there (window 0: all keys up to p).
 // Scores, the running maximum and the sums are fp32; keys are taken in blocks of 64 that start at absolute multiples of 64
 // (online softmax, Milakov & Gimelshein 2018), so that a row's result does not depend on the rows beside it. With a bf16 cache q is
 // rounded to bf16 before the score; probabilities stay fp32.
@@ -46,11 +47,10 @@ Status qkv_prepare(OpContext& ctx, const QkvPrepareArgs& args);
 // Values may have another width than keys, and may be the first channels of wider rows (latent attention: v_cache = k_cache).
 struct AttentionArgs {
   Tensor q;                        // [tokens, heads * head_dim] kF32
-  const void* k_cache = nullptr;
-  const void* v_cache = nullptr;
+  PerSequence k_cache, v_cache;    // of each sequence, as in QkvPrepareArgs
   DType cache_dtype = DType::kF32;
   int64_t capacity = 0;
-  int64_t first_position = 0;
+  Sequences sequences;
   int64_t window = 0;
   int32_t heads = 0, kv_heads = 0, head_dim = 0;
   int32_t v_head_dim = 0;          // 0: head_dim
@@ -62,7 +62,7 @@ struct AttentionArgs {
   template <class F>
   void each_address(F&& visit) {
     visit(q.data), visit(out.data);
-    visit(const_cast<void*&>(k_cache)), visit(const_cast<void*&>(v_cache));
+    k_cache.each_address(sequences.count, visit), v_cache.each_address(sequences.count, visit);
     visit(const_cast<void*&>(reinterpret_cast<const void*&>(sinks)));
   }
 };

@@ -49,14 +49,15 @@ template <class C>
 void qkv_prepare_kernel(ThreadPool& pool, const QkvPrepareArgs& a) {
   pool.parallel_for(a.q.rows, larger(1, 8192 / larger(1, (a.heads + 2 * a.kv_heads) * a.head_dim)), [&](int64_t first, int64_t last) {
     for (int64_t t = first; t < last; ++t) {
+      const int s = a.sequences.of_row(t);
       for (int64_t h = 0; h < a.heads; ++h) prepare_head(a.q.row<float>(t) + h * a.head_dim, a.q_norm, a, t);
       for (int64_t h = 0; h < a.kv_heads; ++h) {
         float* k = a.k.row<float>(t) + h * a.head_dim;
         prepare_head(k, a.k_norm, a, t);
-        const int64_t at = (h * a.capacity + a.first_position + t) * a.head_dim;
-        to_cache(k, static_cast<C*>(a.k_cache) + at, a.head_dim);
+        const int64_t at = (h * a.capacity + a.sequences.position(s, t)) * a.head_dim;
+        to_cache(k, static_cast<C*>(a.k_cache[s]) + at, a.head_dim);
         if (a.clip > 0) clamp_row(a.v.row<float>(t) + h * a.head_dim, a.clip, a.head_dim);
-        to_cache(a.v.row<const float>(t) + h * a.head_dim, static_cast<C*>(a.v_cache) + at, a.head_dim);
+        to_cache(a.v.row<const float>(t) + h * a.head_dim, static_cast<C*>(a.v_cache[s]) + at, a.head_dim);
       }
     }
   });
@@ -332,8 +333,8 @@ class AttentionBlock {
   using X = typename Dot::X;
 
  public:
-  AttentionBlock(const AttentionArgs& args, const Sequences& sequences)
-      : a_(args), sequences_(sequences), group_(args.heads / args.kv_heads), dim_(args.head_dim), v_dim_(args.v_head_dim > 0 ? args.v_head_dim : args.head_dim),
+  explicit AttentionBlock(const AttentionArgs& args)
+      : a_(args), sequences_(a_.sequences), group_(args.heads / args.kv_heads), dim_(args.head_dim), v_dim_(args.v_head_dim > 0 ? args.v_head_dim : args.head_dim),
         v_row_(args.v_row > 0 ? args.v_row : v_dim_), q_stride_((dim_ + 1) / 2 * 2) {}
 
   static int64_t most_rows(const AttentionArgs& a) {
@@ -357,7 +358,7 @@ class AttentionBlock {
 
  private:
   void begin(int sequence, int64_t kv_head, int64_t first, int64_t count) {
-    const CacheHead<C> keys(a_.k_cache, a_.kv_heads, kv_head, a_.capacity, dim_), values(a_.v_cache, a_.kv_heads, kv_head, a_.capacity, v_row_);
+    const CacheHead<C> keys(a_.k_cache[sequence], a_.kv_heads, kv_head, a_.capacity, dim_), values(a_.v_cache[sequence], a_.kv_heads, kv_head, a_.capacity, v_row_);
     keys_ = keys.rows, values_ = values.rows;
     if constexpr (CacheHead<C>::kScaled) key_scales_ = keys.scales, value_scales_ = values.scales;
     for (int64_t r = 0; r < count; ++r) {
@@ -486,7 +487,7 @@ class AttentionBlock {
 
 template <class Dot, class C>
 void attention_kernel(ThreadPool& pool, const AttentionArgs& a) {
-  const Sequences sequences(a.q.rows, a.first_position);
+  const Sequences& sequences = a.sequences;
   const int64_t group = a.heads / a.kv_heads, most = AttentionBlock<Dot, C>::most_rows(a);
   // Few rows: smaller blocks keep all threads busy. No result depends on how rows are cut.
   int64_t rows = most;
@@ -501,7 +502,7 @@ void attention_kernel(ThreadPool& pool, const AttentionArgs& a) {
   const int64_t grain = larger(1, (1 << 18) / larger(1, sequences.longest() * smaller(rows, group * a.q.rows) * a.head_dim));
   pool.parallel_for(a.kv_heads * per_head, grain, [&](int64_t first, int64_t last) {
     [[maybe_unused]] const typename Dot::Denormals denormals;
-    AttentionBlock<Dot, C> block(a, sequences);
+    AttentionBlock<Dot, C> block(a);
     for (int64_t index = first; index < last; ++index) {
       int64_t at = index % per_head;
       int s = 0;

@@ -32,7 +32,7 @@ struct Problem {
   }
   ops::AttentionArgs args() {
     return {.q = q.tensor(), .k_cache = k.tensor().data, .v_cache = v.tensor().data, .cache_dtype = testing::kDTypeOf<C>, .capacity = capacity,
-            .first_position = s.first_position, .window = s.window, .heads = s.heads, .kv_heads = s.kv_heads, .head_dim = s.head_dim,
+            .sequences = {s.tokens, s.first_position}, .window = s.window, .heads = s.heads, .kv_heads = s.kv_heads, .head_dim = s.head_dim,
             .scale = 1 / std::sqrt(static_cast<float>(s.head_dim)), .out = out.tensor()};
   }
   // Softmax attention as a textbook has it.
@@ -107,7 +107,7 @@ TYPED_TEST(AttentionOf, ChunksAndThreadsLeaveNoTrace) {
         for (int64_t t = 0; t < s.tokens; t += chunk) {
           const int64_t n = std::min(chunk, s.tokens - t);
           auto args = p.args();
-          args.q = args.q.slice_rows(t, n), args.out = args.out.slice_rows(t, n), args.first_position += t;
+          args.q = args.q.slice_rows(t, n), args.out = args.out.slice_rows(t, n), args.sequences = {n, s.first_position + t};
           ASSERT_TRUE(ops::attention(three[i]->context, args).ok());
         }
         ASSERT_TRUE(all_same(expected, p.out.values())) << kernel_tables()[i].name << " in chunks of " << chunk;
@@ -183,13 +183,13 @@ TEST(Attention, RefusesWhatDoesNotFitAndTakesZeroTokens) {
   auto args = p.args();
   args.heads = 3;
   EXPECT_EQ(ops::attention(run.context, args).code(), StatusCode::kInvalidArgument);
-  args = p.args(), args.first_position = p.capacity - 1;
+  args = p.args(), args.sequences = {2, p.capacity - 1};
   EXPECT_EQ(ops::attention(run.context, args).code(), StatusCode::kInvalidArgument);
   args = p.args(), args.head_dim = ops::kMaxHeadDim + 1;
   EXPECT_EQ(ops::attention(run.context, args).code(), StatusCode::kInvalidArgument);
   args = p.args(), args.cache_dtype = DType::kF16;
   EXPECT_EQ(ops::attention(run.context, args).code(), StatusCode::kInvalidArgument);
-  args = p.args(), args.q.rows = 0, args.out.rows = 0;
+  args = p.args(), args.q.rows = 0, args.out.rows = 0, args.sequences = {0, 3};
   EXPECT_TRUE(ops::attention(run.context, args).ok());
 }
 

@@ -23,10 +23,10 @@ Status latent_prepare(OpContext& ctx, const LatentPrepareArgs& a) {
 Status latent_cache(OpContext& ctx, const LatentCacheArgs& a) {
   const int64_t tokens = a.kv.rows;
   const bool naive = static_cast<bool>(a.expanded);
-  if (!is_f32(a.kv, tokens, int64_t{a.rank} + a.rope) || (naive && !is_f32(a.expanded, tokens, int64_t{a.heads} * (a.nope + a.v))) || a.first_position < 0 ||
-      tokens > a.capacity - a.first_position || (a.cache_dtype != DType::kF32 && a.cache_dtype != DType::kBF16)) {
-    return error(StatusCode::kInvalidArgument, "latent_cache: kv [{}, {}], expanded [{}, {}], positions {} to {} in a {} cache of {} do not fit", a.kv.rows,
-                 a.kv.cols, a.expanded.rows, a.expanded.cols, a.first_position, a.first_position + tokens - 1, dtype_name(a.cache_dtype), a.capacity);
+  if (!is_f32(a.kv, tokens, int64_t{a.rank} + a.rope) || (naive && !is_f32(a.expanded, tokens, int64_t{a.heads} * (a.nope + a.v))) ||
+      !a.sequences.fit(tokens, a.capacity) || (a.cache_dtype != DType::kF32 && a.cache_dtype != DType::kBF16)) {
+    return error(StatusCode::kInvalidArgument, "latent_cache: kv [{}, {}], expanded [{}, {}], {} sequences up to position {} in {} caches of {} do not fit", a.kv.rows,
+                 a.kv.cols, a.expanded.rows, a.expanded.cols, a.sequences.count, a.sequences.longest() - 1, dtype_name(a.cache_dtype), a.capacity);
   }
   return tokens == 0 ? ok_status() : PM_DISPATCH(ctx, latent_cache, a);
 }

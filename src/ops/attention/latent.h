@@ -9,6 +9,7 @@
 #pragma once
 
 #include "ops/context.h"
+#include "ops/sequences.h"
 #include "tensor/block_format.h"
 
 namespace pointsman::ops {
@@ -33,21 +34,21 @@ struct LatentPrepareArgs {
 };
 Status latent_prepare(OpContext& ctx, const LatentPrepareArgs& args);
 
-// Rows into the cache at positions first_position + t. Absorbed (no `expanded`): kv into k_cache [capacity, rank + rope]. Naive: k_cache
+// Rows into the caches of their sequences, at their positions. Absorbed (no `expanded`): kv into k_cache [capacity, rank + rope]. Naive: k_cache
 // [heads, capacity, nope + rope] and v_cache [heads, capacity, v] from `expanded`, the product of kv_b_proj and c.
 struct LatentCacheArgs {
   Tensor kv;                       // [tokens, rank + rope] kF32
   Tensor expanded;                 // [tokens, heads * (nope + v)] kF32, or empty
-  void* k_cache = nullptr;
-  void* v_cache = nullptr;
+  PerSequence k_cache, v_cache;
   DType cache_dtype = DType::kF32; // kF32 or kBF16
   int64_t capacity = 0;
-  int64_t first_position = 0;
+  Sequences sequences;
   int32_t heads = 0, nope = 0, rope = 0, v = 0, rank = 0;
 
   template <class F>
   void each_address(F&& visit) {
-    visit(kv.data), visit(expanded.data), visit(k_cache), visit(v_cache);
+    visit(kv.data), visit(expanded.data);
+    k_cache.each_address(sequences.count, visit), v_cache.each_address(sequences.count, visit);
   }
 };
 Status latent_cache(OpContext& ctx, const LatentCacheArgs& args);

@@ -40,12 +40,13 @@ inline void latent_prepare_kernel(ThreadPool& pool, const LatentPrepareArgs& a) 
 
 template <class C>
 void latent_cache_rows(ThreadPool& pool, const LatentCacheArgs& a) {
-  C* const k = static_cast<C*>(a.k_cache);
-  C* const v = static_cast<C*>(a.v_cache);
   pool.parallel_for(a.kv.rows, 16, [&](int64_t first, int64_t last) {
     for (int64_t t = first; t < last; ++t) {
       const float* kv = a.kv.row<const float>(t);
-      const int64_t position = a.first_position + t;
+      const int s = a.sequences.of_row(t);
+      C* const k = static_cast<C*>(a.k_cache[s]);
+      C* const v = static_cast<C*>(a.v_cache[s]);
+      const int64_t position = a.sequences.position(s, t);
       if (a.expanded.data == nullptr) {
         to_cache(kv, k + position * (a.rank + a.rope), a.rank + a.rope);
         continue;

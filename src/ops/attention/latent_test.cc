@@ -63,7 +63,7 @@ std::vector<float> absorbed(OpRunner& run, const Shape& s, TestMatrix<float>& q,
   const int32_t heads = static_cast<int32_t>(s.heads);
   TestMatrix<float> cache(kCapacity, s.rank + s.rope), q_latent(s.tokens, s.heads * (s.rank + s.rope)), o_latent(s.tokens, s.heads * s.rank),
       out(s.tokens, s.heads * s.v);
-  EXPECT_TRUE(ops::latent_cache(run.context, {.kv = kv.tensor(), .k_cache = cache.tensor().data, .capacity = kCapacity, .heads = heads,
+  EXPECT_TRUE(ops::latent_cache(run.context, {.kv = kv.tensor(), .k_cache = cache.tensor().data, .capacity = kCapacity, .sequences = {s.tokens, 0}, .heads = heads,
                                               .nope = static_cast<int32_t>(s.nope), .rope = static_cast<int32_t>(s.rope), .v = static_cast<int32_t>(s.v),
                                               .rank = static_cast<int32_t>(s.rank)}).ok());
   EXPECT_TRUE(ops::head_matmul(run.context, {.x = q.tensor(), .w = kv_b, .y = q_latent.tensor(), .heads = heads, .x_width = s.nope + s.rope,
@@ -71,7 +71,7 @@ std::vector<float> absorbed(OpRunner& run, const Shape& s, TestMatrix<float>& q,
   EXPECT_TRUE(ops::head_copy(run.context, {.x = q.tensor(), .y = q_latent.tensor(), .heads = heads, .x_width = s.nope + s.rope, .x_first = s.nope,
                                            .y_width = s.rank + s.rope, .y_first = s.rank, .count = s.rope}).ok());
   EXPECT_TRUE(ops::attention(run.context, {.q = q_latent.tensor(), .k_cache = cache.tensor().data, .v_cache = cache.tensor().data, .capacity = kCapacity,
-                                           .heads = heads, .kv_heads = 1, .head_dim = static_cast<int32_t>(s.rank + s.rope),
+                                           .sequences = {s.tokens, 0}, .heads = heads, .kv_heads = 1, .head_dim = static_cast<int32_t>(s.rank + s.rope),
                                            .v_head_dim = static_cast<int32_t>(s.rank), .v_row = s.rank + s.rope, .scale = scale,
                                            .out = o_latent.tensor()}).ok());
   EXPECT_TRUE(ops::head_matmul(run.context, {.x = o_latent.tensor(), .w = kv_b, .y = out.tensor(), .heads = heads, .x_width = s.rank, .y_width = s.v,
@@ -86,10 +86,10 @@ std::vector<float> naive(OpRunner& run, const Shape& s, TestMatrix<float>& q, Te
   latent.cols = s.rank;
   EXPECT_TRUE(ops::matmul(run.context, {.x = latent, .w = kv_b, .y = both.tensor()}).ok());
   EXPECT_TRUE(ops::latent_cache(run.context, {.kv = kv.tensor(), .expanded = both.tensor(), .k_cache = k.tensor().data, .v_cache = v.tensor().data,
-                                              .capacity = kCapacity, .heads = heads, .nope = static_cast<int32_t>(s.nope),
+                                              .capacity = kCapacity, .sequences = {s.tokens, 0}, .heads = heads, .nope = static_cast<int32_t>(s.nope),
                                               .rope = static_cast<int32_t>(s.rope), .v = static_cast<int32_t>(s.v), .rank = static_cast<int32_t>(s.rank)}).ok());
-  EXPECT_TRUE(ops::attention(run.context, {.q = q.tensor(), .k_cache = k.tensor().data, .v_cache = v.tensor().data, .capacity = kCapacity, .heads = heads,
-                                           .kv_heads = heads, .head_dim = static_cast<int32_t>(s.nope + s.rope), .v_head_dim = static_cast<int32_t>(s.v),
+  EXPECT_TRUE(ops::attention(run.context, {.q = q.tensor(), .k_cache = k.tensor().data, .v_cache = v.tensor().data, .capacity = kCapacity,
+                                           .sequences = {s.tokens, 0}, .heads = heads, .kv_heads = heads, .head_dim = static_cast<int32_t>(s.nope + s.rope), .v_head_dim = static_cast<int32_t>(s.v),
                                            .scale = scale, .out = out.tensor()}).ok());
   return out.values();
 }
@@ -168,7 +168,7 @@ TEST(Attention, SinksTakeTheirShare) {
     std::vector<float> first;
     for (size_t i = 0; i < runners.size(); ++i) {
       ASSERT_TRUE(ops::attention(runners[i]->context, {.q = q.tensor(), .k_cache = k.tensor().data, .v_cache = v.tensor().data, .capacity = kCapacity,
-                                                       .window = window, .heads = 8, .kv_heads = 1, .head_dim = 20, .scale = 0.3f,
+                                                       .sequences = {tokens, 0}, .window = window, .heads = 8, .kv_heads = 1, .head_dim = 20, .scale = 0.3f,
                                                        .sinks = sinks.tensor().as<float>(), .out = out.tensor()}).ok());
       if (i == 0) first = out.values();
       ASSERT_TRUE(testing::all_same(first, out.values())) << kernel_tables()[i].name;
@@ -199,7 +199,7 @@ TEST(LatentAttention, NamesWhatDoesNotFit) {
   EXPECT_EQ(ops::head_matmul(runners[0]->context, args).code(), StatusCode::kInvalidArgument);
   args.first = 0, args.heads = 3;
   EXPECT_EQ(ops::head_matmul(runners[0]->context, args).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(ops::latent_cache(runners[0]->context, {.kv = x.tensor(), .capacity = 1, .heads = 1, .rope = 4, .rank = 16}).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(ops::latent_cache(runners[0]->context, {.kv = x.tensor(), .capacity = 1, .sequences = {2, 0}, .heads = 1, .rope = 4, .rank = 16}).code(), StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ struct Problem {
     return {.q = q.tensor(), .k = k.tensor(), .v = v.tensor(), .q_norm = s.q_norm ? &norms.at(0, 0) : nullptr,
             .k_norm = s.k_norm ? &norms.at(1, 0) : nullptr, .eps = 1e-5f, .cos = &cos.at(0, 0), .sin = &sin.at(0, 0), .heads = s.heads,
             .kv_heads = s.kv_heads, .head_dim = s.head_dim, .rotary_dim = s.rotary_dim, .k_cache = k_cache.tensor().data,
-            .v_cache = v_cache.tensor().data, .cache_dtype = testing::kDTypeOf<C>, .capacity = kCapacity, .first_position = kFirst};
+            .v_cache = v_cache.tensor().data, .cache_dtype = testing::kDTypeOf<C>, .capacity = kCapacity, .sequences = {s.tokens, kFirst}};
   }
   // One head in double.
   std::vector<double> expected(const TestMatrix<float>& x, int64_t t, int64_t head, bool normed, int64_t norm_row) const {
@@ -179,7 +179,7 @@ TYPED_TEST(QkvPrepareOf, ThreadsAndChunksLeaveNoTrace) {
       const int64_t n = std::min<int64_t>(9, s.tokens - t);
       auto args = parts.args();
       args.q = args.q.slice_rows(t, n), args.k = args.k.slice_rows(t, n), args.v = args.v.slice_rows(t, n);
-      args.cos += t * (s.rotary_dim / 2), args.sin += t * (s.rotary_dim / 2), args.first_position += t;
+      args.cos += t * (s.rotary_dim / 2), args.sin += t * (s.rotary_dim / 2), args.sequences = {n, Problem<TypeParam>::kFirst + t};
       ASSERT_TRUE(ops::qkv_prepare(three[i]->context, args).ok());
     }
     EXPECT_TRUE(all_same(whole.q.values(), parts.q.values()));
@@ -200,7 +200,7 @@ TEST(QkvPrepare, RefusesWhatDoesNotFit) {
     args = p.args(), args.clip = clip;
     EXPECT_EQ(ops::qkv_prepare(run.context, args).code(), StatusCode::kInvalidArgument);
   }
-  args = p.args(), args.first_position = 89;
+  args = p.args(), args.sequences = {2, 89};
   EXPECT_EQ(ops::qkv_prepare(run.context, args).code(), StatusCode::kInvalidArgument);
 }
 

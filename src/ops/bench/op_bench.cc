@@ -83,7 +83,7 @@ class Cases {
   void attention(DType cache, int64_t tokens, int64_t first, int32_t heads, int32_t kv_heads, int32_t dim) {
     const int64_t part = int64_t{kv_heads} * (first + tokens) * dim * dtype_bits(cache) / 8;
     const AttentionArgs base{.q = Tensor::matrix(activation(0), DType::kF32, tokens, int64_t{heads} * dim), .cache_dtype = cache,
-                             .capacity = first + tokens, .first_position = first, .heads = heads, .kv_heads = kv_heads, .head_dim = dim,
+                             .capacity = first + tokens, .sequences = {tokens, first}, .heads = heads, .kv_heads = kv_heads, .head_dim = dim,
                              .scale = 0.01f, .out = Tensor::matrix(activation(1), DType::kF32, tokens, int64_t{heads} * dim)};
     const double pairs = static_cast<double>(tokens) * (static_cast<double>(first) + static_cast<double>(tokens + 1) / 2);
     // Scores by the dot product of the cache's type, values always in fp32: twice the operations at half the rate where bf16 has one.
@@ -110,7 +110,7 @@ class Cases {
                            .k = Tensor::matrix(activation(1), DType::kF32, tokens, int64_t{kv_heads} * dim),
                            .v = Tensor::matrix(activation(2), DType::kF32, tokens, int64_t{kv_heads} * dim), .q_norm = f, .k_norm = f, .cos = f, .sin = f,
                            .heads = heads, .kv_heads = kv_heads, .head_dim = dim, .rotary_dim = dim, .k_cache = activation(4), .v_cache = activation(5),
-                           .cache_dtype = cache, .capacity = tokens};
+                           .cache_dtype = cache, .capacity = tokens, .sequences = {tokens, 0}};
     add(format("qkv_prepare_{}", short_name(cache)), format("{} tokens, {}/{} x {}", tokens, heads, kv_heads, dim), 0,
         7.0 * static_cast<double>(tokens * (heads + kv_heads) * dim), false, [this, a](int64_t) { return ops::qkv_prepare(ctx_, a); });
   }

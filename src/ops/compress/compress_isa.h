@@ -8,19 +8,19 @@
 namespace pointsman::ops {
 namespace {
 
-// Where the tokens of a window are: `a` of token p, its gate, and the row of ape that is still to be added (null: it has been).
+// Where the tokens of a window of one sequence are: `a` of token p, its gate, and the row of ape that is still to be added (null: it has been).
 struct PoolRow {
   const float* a;
   const float* s;
   const float* ape;
 };
-inline PoolRow pool_row(const CompressArgs& c, int64_t p) {
-  const int64_t width = c.a.cols;
-  if (p >= c.first_position) {
-    const int64_t t = p - c.first_position;
+inline PoolRow pool_row(const CompressArgs& c, int sequence, int64_t p) {
+  const int64_t width = c.a.cols, first = c.sequences.first_position[sequence];
+  if (p >= first) {
+    const int64_t t = c.sequences.first_row[sequence] + p - first;
     return {c.a.row<const float>(t), c.gate.row<const float>(t), c.ape + p % c.ratio * width};
   }
-  const float* row = c.ring + p % c.ring_rows * 2 * width;
+  const float* row = static_cast<const float*>(c.ring[sequence]) + p % c.ring_rows * 2 * width;
   return {row, row + width, nullptr};
 }
 inline Vec pool_score(const PoolRow& r, int64_t i, int64_t c) {
@@ -29,7 +29,7 @@ inline Vec pool_score(const PoolRow& r, int64_t i, int64_t c) {
 }
 
 // Channels of one entry before norm and rotation.
-inline void pool_entry(const CompressArgs& c, int64_t entry, float* out) {
+inline void pool_entry(const CompressArgs& c, int sequence, int64_t entry, float* out) {
   const int64_t begin = entry * c.ratio, end = begin + c.ratio;
   const int64_t from = c.overlap && entry > 0 ? begin - c.ratio : begin;
   for (int64_t i = 0; i < c.dim; i += 16) {
@@ -37,10 +37,10 @@ inline void pool_entry(const CompressArgs& c, int64_t entry, float* out) {
     // Tokens of the window before lend their first half, those of this window their second.
     const auto channel = [&](int64_t p) { return c.overlap && p >= begin ? i + c.dim : i; };
     Vec highest = vset(-__builtin_inff());
-    for (int64_t p = from; p < end; ++p) highest = vmax(highest, pool_score(pool_row(c, p), channel(p), n));
+    for (int64_t p = from; p < end; ++p) highest = vmax(highest, pool_score(pool_row(c, sequence, p), channel(p), n));
     Vec sum = vzero(), total = vzero();
     for (int64_t p = from; p < end; ++p) {
-      const PoolRow r = pool_row(c, p);
+      const PoolRow r = pool_row(c, sequence, p);
       const Vec e = vexp(vsub(pool_score(r, channel(p), n), highest));
       sum = vfma(e, vload_n(r.a + channel(p), n), sum);
       total = vadd(total, e);
@@ -51,26 +51,30 @@ inline void pool_entry(const CompressArgs& c, int64_t entry, float* out) {
 
 template <class C>
 void compress_kernel(ThreadPool& pool, const CompressArgs& c) {
-  const int64_t first_entry = c.first_position / c.ratio, after = (c.first_position + c.a.rows) / c.ratio;
-  pool.parallel_for(after - first_entry, larger(1, 16384 / (c.ratio * c.a.cols)), [&](int64_t first, int64_t last) {
+  const Sequences closing = closing_entries(c.sequences, c.ratio);
+  pool.parallel_for(closing.rows(), larger(1, 16384 / (c.ratio * c.a.cols)), [&](int64_t first, int64_t last) {
     float row[512];
     for (int64_t e = first; e < last; ++e) {
-      pool_entry(c, first_entry + e, row);
+      const int s = closing.of_row(e);
+      const int64_t entry = closing.position(s, e);
+      pool_entry(c, s, entry, row);
       norm_head(row, c.dim, c.norm, c.eps);
       rotate_pairs(row + c.dim - c.rotary_dim, c.rotary_dim, c.cos + e * (c.rotary_dim / 2), c.sin + e * (c.rotary_dim / 2), false);
-      copy_row(row, static_cast<C*>(c.entries) + (first_entry + e) * c.dim, c.dim);
+      copy_row(row, static_cast<C*>(c.entries[s]) + entry * c.dim, c.dim);
     }
   });
   // Only now: the ring held what the entries above were made of.
   const int64_t width = c.a.cols;
-  for (int64_t t = larger(0, c.a.rows - c.ring_rows); t < c.a.rows; ++t) {
-    const int64_t p = c.first_position + t;
-    float* row = c.ring + p % c.ring_rows * 2 * width;
-    const PoolRow r = pool_row(c, p);
-    for (int64_t i = 0; i < width; i += 16) {
-      const int64_t n = smaller(16, width - i);
-      vstore_n(row + i, vload_n(r.a + i, n), n);
-      vstore_n(row + width + i, pool_score(r, i, n), n);
+  for (int s = 0; s < c.sequences.count; ++s) {
+    const int64_t end = c.sequences.end_position(s);
+    for (int64_t p = larger(c.sequences.first_position[s], end - c.ring_rows); p < end; ++p) {
+      float* row = static_cast<float*>(c.ring[s]) + p % c.ring_rows * 2 * width;
+      const PoolRow r = pool_row(c, s, p);
+      for (int64_t i = 0; i < width; i += 16) {
+        const int64_t n = smaller(16, width - i);
+        vstore_n(row + i, vload_n(r.a + i, n), n);
+        vstore_n(row + width + i, pool_score(r, i, n), n);
+      }
     }
   }
 }
@@ -129,7 +133,9 @@ void index_select_kernel(ThreadPool& pool, const IndexSelectArgs& a) {
     BestEntries best;
     float scores[kTileRows * kKeys], sum[kKeys];
     for (int64_t t = first; t < last; ++t) {
-      const int64_t visible = (a.first_position + t + 1) / a.ratio;
+      const int sequence = a.sequences.of_row(t);
+      const C* keys_of = static_cast<const C*>(a.keys[sequence]);
+      const int64_t visible = (a.sequences.position(sequence, t) + 1) / a.ratio;
       int32_t* ids = a.ids + t * a.top_k;
       a.counts[t] = static_cast<int32_t>(smaller(visible, a.top_k));
       if (visible <= a.top_k) {
@@ -145,7 +151,7 @@ void index_select_kernel(ThreadPool& pool, const IndexSelectArgs& a) {
           const int rows = static_cast<int>(smaller(kTileRows, a.heads - h));
           const float* q[kTileRows];
           for (int r = 0; r < rows; ++r) q[r] = a.q.row<const float>(t) + (h + r) * a.dim;
-          dot_rows<F32Dot<C>>(q, rows, static_cast<const C*>(a.keys) + e * a.dim, a.dim, keys, a.dim, scores, kKeys, false);
+          dot_rows<F32Dot<C>>(q, rows, keys_of + e * a.dim, a.dim, keys, a.dim, scores, kKeys, false);
           for (int r = 0; r < rows; ++r) {
             const Vec weight = vset(weights[h + r] * a.scale);
             for (int64_t i = 0; i < keys; i += 16) {

@@ -41,7 +41,7 @@ std::vector<T> entries_of(testing::OpRunner& run, const Pool& p, PoolInput& in, 
   for (int64_t first = 0; first < kTokens; first += step) {
     const int64_t n = std::min(step, kTokens - first), entry = std::min(first / p.ratio, p.entries() - 1);
     EXPECT_TRUE(ops::compress(run.context, {.a = in.a.tensor().slice_rows(first, n), .gate = in.gate.tensor().slice_rows(first, n), .ape = &in.ape.at(0, 0),
-                                            .ring = ring.data(), .ring_rows = p.ring_rows(), .first_position = first, .ratio = p.ratio, .overlap = p.overlap,
+                                            .ring = ring.data(), .ring_rows = p.ring_rows(), .sequences = {n, first}, .ratio = p.ratio, .overlap = p.overlap,
                                             .norm = &in.norm.at(0, 0), .eps = 1e-6f, .cos = &in.cos.at(entry, 0), .sin = &in.sin.at(entry, 0), .rotary_dim = 4,
                                             .entries = entries.tensor().data, .entry_dtype = testing::kDTypeOf<T>, .entry_rows = p.entries(), .dim = p.dim}).ok());
   }
@@ -105,7 +105,7 @@ TEST(Compress, RefusesRingsThatForgetTooMuch) {
   testing::OpRunner run(kernel_tables()[0].table);
   TestMatrix<float> a(2, 16), entries(4, 8);
   const auto code = [&](int64_t ring_rows, int64_t first) {
-    return ops::compress(run.context, {.a = a.tensor(), .gate = a.tensor(), .ring_rows = ring_rows, .first_position = first, .ratio = 4, .overlap = true,
+    return ops::compress(run.context, {.a = a.tensor(), .gate = a.tensor(), .ring_rows = ring_rows, .sequences = {2, first}, .ratio = 4, .overlap = true,
                                        .entries = entries.tensor().data, .entry_rows = 4, .dim = 8}).code();
   };
   EXPECT_EQ(code(6, 0), StatusCode::kInvalidArgument);
@@ -126,7 +126,7 @@ TEST(IndexSelect, KeepsTheBestVisibleEntriesAscendingTiesToTheLower) {
     for (size_t i = 0; i < one.size(); ++i) {
       std::vector<int32_t> ids(kRows * static_cast<size_t>(top_k), -1), counts(kRows, -1), ids3 = ids, counts3 = counts;
       ops::IndexSelectArgs args{.q = q.tensor(), .weights = weights.tensor(), .scale = 0.3f, .keys = keys.tensor().data, .heads = kHeads, .dim = kDim,
-                                .first_position = kFirst, .ratio = kRatio, .top_k = top_k, .ids = ids.data(), .counts = counts.data()};
+                                .sequences = {kRows, kFirst}, .ratio = kRatio, .top_k = top_k, .ids = ids.data(), .counts = counts.data()};
       ASSERT_TRUE(ops::index_select(one[i]->context, args).ok());
       args.ids = ids3.data(), args.counts = counts3.data();
       ASSERT_TRUE(ops::index_select(three[i]->context, args).ok());
@@ -187,7 +187,7 @@ TEST(CompressedAttention, IsSoftmaxOverWindowAndEntriesWithASink) {
                                       .ring_rows = std::max<int64_t>(1, window - 1), .entries = kind > 0 ? entries.tensor().data : nullptr,
                                       .ids = kind == 2 ? ids.data() + t * kTopK : nullptr, .counts = kind == 2 ? counts.data() + t : nullptr, .max_ids = kTopK,
                                       .ratio = kRatio, .sinks = &sinks.at(0, 0), .scale = 0.2f, .window = window, .heads = kHeads, .dim = kDim,
-                                      .first_position = t, .out = out.tensor().slice_rows(t, n)}).ok());
+                                      .sequences = {n, t}, .out = out.tensor().slice_rows(t, n)}).ok());
         }
         EXPECT_TRUE(out.untouched_outside());
         return out.values();
@@ -228,7 +228,7 @@ TEST(CompressedAttention, RefusesARingShorterThanTheWindow) {
   TestMatrix<float> q(1, 8), keys(1, 8), out(1, 8);
   const auto code = [&](int64_t window, int64_t rows) {
     return ops::compressed_attention(run.context, {.q = q.tensor(), .new_keys = keys.tensor(), .ring_rows = rows, .window = window, .heads = 1, .dim = 8,
-                                                   .out = out.tensor()}).code();
+                                                   .sequences = {1, 0}, .out = out.tensor()}).code();
   };
   EXPECT_EQ(code(5, 3), StatusCode::kInvalidArgument);
   EXPECT_EQ(code(0, 3), StatusCode::kInvalidArgument);

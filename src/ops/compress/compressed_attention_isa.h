@@ -13,25 +13,28 @@ namespace {
 template <class C>
 struct KeyList {
   const CompressedAttentionArgs& a;
+  int sequence;
   int64_t position, token;
   int64_t lowest;      // of the window
   int64_t in_window;
   int64_t size;
 
-  KeyList(const CompressedAttentionArgs& args, int64_t t) : a(args), position(args.first_position + t), token(t) {
+  KeyList(const CompressedAttentionArgs& args, int64_t t)
+      : a(args), sequence(args.sequences.of_row(t)), position(args.sequences.position(sequence, t)), token(t) {
     lowest = larger(0, position - a.window + 1);
     in_window = position - lowest + 1;
     size = in_window;
-    if (a.entries != nullptr) size += a.ids != nullptr ? a.counts[t] : (position + 1) / a.ratio;
+    if (a.has_entries()) size += a.ids != nullptr ? a.counts[t] : (position + 1) / a.ratio;
   }
   const C* at(int64_t i) const {
     if (i >= in_window) {
       const int64_t e = a.ids != nullptr ? a.ids[token * a.max_ids + i - in_window] : i - in_window;
-      return static_cast<const C*>(a.entries) + e * a.dim;
+      return static_cast<const C*>(a.entries[sequence]) + e * a.dim;
     }
     const int64_t p = lowest + i;
-    if (p >= a.first_position) return a.new_keys.row<const C>(p - a.first_position);
-    return static_cast<const C*>(a.ring) + p % a.ring_rows * a.dim;
+    const int64_t first = a.sequences.first_position[sequence];
+    if (p >= first) return a.new_keys.row<const C>(a.sequences.first_row[sequence] + p - first);
+    return static_cast<const C*>(a.ring[sequence]) + p % a.ring_rows * a.dim;
   }
 };
 
@@ -110,9 +113,12 @@ void compressed_attention_kernel(ThreadPool& pool, const CompressedAttentionArgs
     }
   });
   // Only now: the ring held what the queries above needed.
-  for (int64_t t = larger(0, a.q.rows - a.ring_rows); t < a.q.rows; ++t) {
-    __builtin_memcpy(static_cast<C*>(a.ring) + (a.first_position + t) % a.ring_rows * a.dim, a.new_keys.row<const C>(t),
-                     static_cast<size_t>(a.dim) * sizeof(C));
+  for (int s = 0; s < a.sequences.count; ++s) {
+    const int64_t first_row = a.sequences.first_row[s], n = a.sequences.rows_of(s);
+    for (int64_t i = larger(0, n - a.ring_rows); i < n; ++i) {
+      __builtin_memcpy(static_cast<C*>(a.ring[s]) + (a.sequences.first_position[s] + i) % a.ring_rows * a.dim, a.new_keys.row<const C>(first_row + i),
+                       static_cast<size_t>(a.dim) * sizeof(C));
+    }
   }
 }
 

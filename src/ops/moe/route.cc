@@ -27,6 +27,9 @@ Status route(OpContext& ctx, const RouteArgs& a) {
     return error(StatusCode::kInvalidArgument, "route: logits [{}, {}] {} for {} experts", a.logits.rows, a.logits.cols, dtype_name(a.logits.dtype),
                  a.contract.num_experts);
   }
+  if (a.noise.enabled && a.sequences.rows() != a.logits.rows) {
+    return error(StatusCode::kInvalidArgument, "route: noise for {} rows, logits have {}", a.sequences.rows(), a.logits.rows);
+  }
   return PM_DISPATCH(ctx, route, a);
 }
 

@@ -185,8 +185,9 @@ inline const float* selection_row(const RouteArgs& a, int64_t t, const float* z,
   float* selection = scratch.selection;
   if (by_logits && a.bias == nullptr && !a.noise.enabled && c.n_group == 1 && n % 16 == 0) return z;
   if (a.noise.enabled) {
+    const int64_t token = a.sequences.position(a.sequences.of_row(t), t);
     float* noisy = scratch.value;
-    for (int64_t e = 0; e < n; ++e) noisy[e] = z[e] + static_cast<float>(gumbel_noise(a.noise, a.first_token + t, static_cast<int32_t>(e)));
+    for (int64_t e = 0; e < n; ++e) noisy[e] = z[e] + static_cast<float>(gumbel_noise(a.noise, token, static_cast<int32_t>(e)));
     if (!by_logits) score_row(c.score, noisy, n, selection);
   }
   const float* from = a.noise.enabled ? (by_logits ? scratch.value : selection) : by_logits ? z : score;

@@ -17,6 +17,7 @@
 #include <span>
 
 #include "ops/context.h"
+#include "ops/sequences.h"
 #include "tensor/tensor.h"
 
 namespace pointsman::ops {
@@ -67,7 +68,7 @@ struct RouteArgs {
   const float* bias = nullptr;    // device [experts] or null: selection only
   const int32_t* given_ids = nullptr;  // device [tokens, top_k] or null: the choice is made already, only the weights are computed
   RouterNoise noise;
-  int64_t first_token = 0;        // global index of row 0, for the noise
+  Sequences sequences;            // positions of the rows, for the noise: looked at only when that is enabled
   int32_t* ids = nullptr;         // device [tokens, top_k], best first
   float* weights = nullptr;       // device [tokens, top_k]
   int32_t* counts = nullptr;      // device [experts] or null: in how many rows of ids each expert stands (a bad token counts as k times expert 0)

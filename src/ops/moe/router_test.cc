@@ -31,7 +31,7 @@ Routes route(OpRunner& run, const RouterContract& c, TestMatrix<float>& logits, 
   Routes r{std::vector<int32_t>(static_cast<size_t>(tokens * c.top_k), -1), std::vector<float>(static_cast<size_t>(tokens * c.top_k), NAN),
            {.bad_token = 77, .guard_token = 77, .guard_count = 77}};
   const Status s = ops::route(run.context, {.contract = c, .logits = logits.tensor().slice_rows(first_row, tokens), .bias = bias, .noise = noise,
-                                            .first_token = first_token, .ids = r.ids.data(), .weights = r.weights.data(), .counts = counts, .report = &r.report});
+                                            .sequences = {tokens, first_token}, .ids = r.ids.data(), .weights = r.weights.data(), .counts = counts, .report = &r.report});
   EXPECT_TRUE(s.ok()) << s.to_string();
   return r;
 }
