@@ -19,6 +19,9 @@ function(pm_set_isa_flags)
   foreach(file ${ARGN})
     if(file MATCHES "_avx2\\.cc$")
       set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c;-mbmi2")
+    elseif(file MATCHES "_panel_avx512\\.cc$")  # and VBMI
+      set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS
+        "$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>;-mavx2;-mfma;-mf16c;-mbmi2;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512bf16;-mavx512vnni;-mavx512vbmi;-mprefer-vector-width=512")
     elseif(file MATCHES "_avx512\\.cc$")
       set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS
         "$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>;-mavx2;-mfma;-mf16c;-mbmi2;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512bf16;-mavx512vnni;-mprefer-vector-width=512")

@@ -33,6 +33,7 @@ CpuFeatures detect_cpu_features() {
              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   f.avx512_bf16 = f.avx512 && __builtin_cpu_supports("avx512bf16");
   f.avx512_vnni = f.avx512 && __builtin_cpu_supports("avx512vnni");
+  f.avx512_vbmi = f.avx512 && __builtin_cpu_supports("avx512vbmi");
   unsigned int regs[12] = {};
   for (unsigned int i = 0; i < 3; ++i) {
     __get_cpuid(0x80000002 + i, &regs[4 * i], &regs[4 * i + 1], &regs[4 * i + 2], &regs[4 * i + 3]);

@@ -22,6 +22,7 @@ struct CpuFeatures {
   bool avx512 = false;       // F, BW, DQ, VL
   bool avx512_bf16 = false;  // vdpbf16ps
   bool avx512_vnni = false;
+  bool avx512_vbmi = false;
   std::string model_name;
 
   Isa best_isa() const { return avx512 ? Isa::kAvx512 : avx2 ? Isa::kAvx2 : Isa::kScalar; }

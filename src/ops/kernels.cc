@@ -13,6 +13,9 @@ void add_scalar_kernels(KernelTable& table);
 void add_avx2_kernels(KernelTable& table);
 void add_avx512_kernels(KernelTable& table);
 void add_dpbf16_kernels(KernelTable& table);
+void add_scalar_panel_kernels(KernelTable& table);
+void add_avx2_panel_kernels(KernelTable& table);
+void add_avx512_panel_kernels(KernelTable& table);
 
 namespace {
 
@@ -31,9 +34,11 @@ KernelTable make_cpu_kernels(Isa isa, const CpuFeatures& cpu) {
   KernelTable table;
   table.isa = isa;
   add_scalar_kernels(table);
-  if (isa >= Isa::kAvx2) add_avx2_kernels(table);
+  add_scalar_panel_kernels(table);
+  if (isa >= Isa::kAvx2) add_avx2_kernels(table), add_avx2_panel_kernels(table);
   if (isa >= Isa::kAvx512) add_avx512_kernels(table);
   if (isa >= Isa::kAvx512 && cpu.avx512_bf16) add_dpbf16_kernels(table);
+  if (isa >= Isa::kAvx512 && cpu.avx512_bf16 && cpu.avx512_vnni && cpu.avx512_vbmi) add_avx512_panel_kernels(table);
   return table;
 }
 

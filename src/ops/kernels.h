@@ -20,6 +20,7 @@
 #include "ops/moe/permute.h"
 #include "ops/moe/router.h"
 #include "ops/norm/rms_norm.h"
+#include "ops/quant/quantise.h"
 #include "ops/quant/simulate.h"
 #include "ops/rope/rotate_tail.h"
 

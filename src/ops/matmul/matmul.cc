@@ -2,6 +2,7 @@
 #include "ops/matmul/matmul.h"
 
 #include "ops/dispatch.h"
+#include "ops/quant/quantise.h"
 
 namespace pointsman::ops {
 
@@ -17,7 +18,12 @@ Status matmul(OpContext& ctx, const MatmulArgs& a) {
                  a.w.format.block_rows, a.w.format.block_cols, dtype_name(a.w.format.scale_dtype));
   }
   if (a.w.layout == WeightLayout::kPanel32) {
-    return error(StatusCode::kUnsupported, "matmul: x {} with W {} in panels has no kernel", dtype_name(a.x.dtype), dtype_name(a.w.dtype));
+    if (a.x.dtype == DType::kI8 && (a.w.dtype == DType::kI8 || a.w.dtype == DType::kF4) && a.x.row_stride >= quantised_row_bytes(a.x.cols)) {
+      return PM_DISPATCH(ctx, matmul_panel_i8, a);
+    }
+    if (a.x.dtype == DType::kBF16 && (a.w.dtype == DType::kBF16 || a.w.dtype == DType::kF8E4M3)) return PM_DISPATCH(ctx, matmul_panel_bf16, a);
+    if (a.x.dtype == DType::kF32) return PM_DISPATCH(ctx, matmul_panel_f32, a);
+    return error(StatusCode::kInvalidArgument, "matmul: x {} with W {} in panels is not defined", dtype_name(a.x.dtype), dtype_name(a.w.dtype));
   }
   if (a.x.dtype == DType::kF32 && a.w.layout == WeightLayout::kInOut) return PM_DISPATCH(ctx, matmul_f32_in_out, a);
   if (a.x.dtype == DType::kF32 && is_coded(a.w.dtype)) return PM_DISPATCH(ctx, matmul_f32_coded, a);

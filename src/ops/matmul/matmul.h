@@ -10,9 +10,10 @@
 namespace pointsman::ops {
 
 struct MatmulArgs {
-  Tensor x;                           // [*, in]  kF32 or kBF16
+  Tensor x;                           // [*, in]  kF32 or kBF16; kI8: quantised rows (quant/quantise.h)
   const int32_t* x_rows = nullptr;    // device [rows], or null: row r of y reads row x_rows[r] of x (a gather without a copy)
-  Weight w;                           // [out, in] kF32, kBF16, kF16, kF8E4M3, kF8E5M2, kI8 or kF4 with kF32 x; kBF16 with kBF16 x
+  Weight w;                           // [out, in] kF32, kBF16, kF16, kF8E4M3, kF8E5M2, kI8 or kF4 with kF32 x; kBF16 with kBF16 x.
+                                      // In panels also kI8 and kF4 with kI8 x, kF8E4M3 with kBF16 x
   const float* bias = nullptr;        // device [out], or null
   Tensor y;                           // [rows, out] kF32; may not alias x or w
   bool accumulate = false;            // y = y + (dot + bias), one rounding each
@@ -26,7 +27,7 @@ struct MatmulArgs {
 
 // Deterministic: every element of y is one dot product in the order of context.h, whatever the number of rows and threads.
 // A coded W (FP8, FP4, INT8) counts as its elements decoded to fp32 (tensor/block_format.h), so the result is that of the decoded matrix, bit
-// for bit; so is that of a W stored transposed (WeightLayout::kInOut).
+// for bit; so is that of a W stored transposed (WeightLayout::kInOut). Panels (kPanel32) have an order of their own.
 // Zero rows are fine. kInvalidArgument on shapes or dtypes that do not fit, naming both sides.
 Status matmul(OpContext& ctx, const MatmulArgs& args);
 

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/isa/panel_vec_avx512.h"
+#include "ops/isa/kernels_panel.h"
+
+namespace pointsman::ops {
+
+void add_avx512_panel_kernels(KernelTable& table) { fill_panel_table(table); }
+
+}  // namespace pointsman::ops
