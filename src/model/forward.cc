@@ -77,8 +77,15 @@ Scratch Scratch::carve(Arena& a, const ModelConfig& c, Numerics n, const PassSha
   }
   s.last_x = a.take_matrix(DType::kF32, shape.sequences, c.hidden_size);
   s.logits = a.take_matrix(DType::kF32, shape.sequences, c.vocab_size);
+  const CompressedAttentionConfig& cc = c.compressed;
+  if (n != Numerics::kFp32 && c.quantization.is_packed() && c.quantization.panels) {
+    const int64_t latent = c.latent ? std::max(c.latent.q_lora_rank, c.num_attention_heads * c.latent.v) : 0;
+    const int64_t widest = std::max({c.hidden_size, q_cols, latent, cc.q_lora_rank, cc.o_groups * cc.o_lora_rank});
+    // Rows of another multiple are in no panels.
+    s.x_i8 = ops::quantised_matrix(nullptr, chunk, (widest + ops::kQuantBlock - 1) / ops::kQuantBlock * ops::kQuantBlock);
+    s.x_i8.data = a.take_array<uint8_t>(s.x_i8.size_bytes());
+  }
   if (n == Numerics::kVendor) {
-    const CompressedAttentionConfig& cc = c.compressed;
     s.x_codes = a.take_matrix(DType::kF32, chunk, std::max({c.hidden_size, cc.q_lora_rank, cc.o_groups * cc.o_lora_rank}));
   }
   s.hyper = HyperScratch::carve(a, c, chunk);
@@ -240,8 +247,27 @@ Status ForwardPass::quantise_input(const Tensor& x) {
   return ops::simulate(parts_.ops, {.x = x, .out = codes_of(x), .code = ops::SimulatedCode::kE4M3, .block = kActivationBlock});
 }
 
+Result<Tensor> ForwardPass::quantised(const Tensor& x) {
+  const Scratch& s = parts_.scratch;
+  const Tensor codes = ops::quantised_matrix(s.x_i8.data, x.rows, x.cols);
+  const bool is_norm = x.data == s.x_f32.data && x.rows == tokens_;
+  if (is_norm && x_i8_is_norm_) return codes;
+  PM_CHECK(codes.size_bytes() <= s.x_i8.size_bytes());
+  PM_RETURN_IF_ERROR(ops::quantise_rows(parts_.ops, {.x = x, .out = codes}));
+  x_i8_is_norm_ = is_norm;
+  return codes;
+}
+
+Result<Tensor> ForwardPass::ffn_input(const Weight& weight) {
+  const Tensor x = rows(parts_.scratch.x_f32);
+  if (use_i8(weight)) return quantised(x);
+  if (quantises(weight)) return codes_of(x);
+  return use_bf16(weight) ? rows(parts_.scratch.x_bf16) : x;
+}
+
 Status ForwardPass::norm(const Tensor& from, const float* weight) {
   const Scratch& s = parts_.scratch;
+  x_i8_is_norm_ = false;
   PM_RETURN_IF_ERROR(ops::rms_norm(parts_.ops, {.x = from,
                                     .weight = weight,
                                     .eps = static_cast<float>(parts_.config.rms_norm_eps),
@@ -256,9 +282,13 @@ Status ForwardPass::linear(const Linear& linear, Tensor y) {
 }
 
 Status ForwardPass::linear(const Linear& linear, const Tensor& x_f32, const Tensor& x_bf16, Tensor y) {
-  const bool quantised = quantises(linear.weight);
-  if (quantised) PM_RETURN_IF_ERROR(quantise_input(x_f32));
-  const Tensor x = quantised ? codes_of(x_f32) : use_bf16(linear.weight) && x_bf16 ? x_bf16 : x_f32;
+  Tensor x = use_bf16(linear.weight) && x_bf16 ? x_bf16 : x_f32;
+  if (use_i8(linear.weight)) {
+    PM_ASSIGN_OR_RETURN(x, quantised(x_f32));
+  } else if (quantises(linear.weight)) {
+    PM_RETURN_IF_ERROR(quantise_input(x_f32));
+    x = codes_of(x_f32);
+  }
   PM_RETURN_IF_ERROR(ops::matmul(parts_.ops, {.x = x, .w = linear.weight, .bias = linear.bias, .y = y}));
   return round_bf16(y);
 }
@@ -314,20 +344,23 @@ Status ForwardPass::attend(int layer_idx) {
 }
 
 Status ForwardPass::add_output(const Linear& output) {
-  const Tensor& x = use_bf16(output.weight) ? parts_.scratch.attention_bf16 : parts_.scratch.attention_f32;
-  PM_RETURN_IF_ERROR(record(layer_idx_, "attention.context", rows(x)));
+  Tensor x = rows(use_bf16(output.weight) ? parts_.scratch.attention_bf16 : parts_.scratch.attention_f32);
+  PM_RETURN_IF_ERROR(record(layer_idx_, "attention.context", x));
+  if (use_i8(output.weight)) {
+    PM_ASSIGN_OR_RETURN(x, quantised(x));
+  }
   return ops::matmul(parts_.ops,
-                     {.x = rows(x), .w = output.weight, .bias = output.bias, .y = rows(parts_.scratch.h), .accumulate = true});
+                     {.x = x, .w = output.weight, .bias = output.bias, .y = rows(parts_.scratch.h), .accumulate = true});
 }
 
 Status ForwardPass::mlp(const Mlp& mlp, Tensor out, bool accumulate) {
-  const bool quantised = quantises(mlp.gate.weight);
-  if (quantised) PM_RETURN_IF_ERROR(quantise_input(rows(parts_.scratch.x_f32)));
-  const Tensor x = ffn_input(mlp.gate.weight);
+  const bool simulated = quantises(mlp.gate.weight);
+  if (simulated) PM_RETURN_IF_ERROR(quantise_input(rows(parts_.scratch.x_f32)));
+  PM_ASSIGN_OR_RETURN(const Tensor x, ffn_input(mlp.gate.weight));
   return ops::swiglu_ffn(parts_.ops, {.x = x,
                                       .form = swiglu_form(parts_.config),
-                                      .act_block = quantised ? kActivationBlock : 0,
-                                      .act = Tensor::matrix(parts_.scratch.mlp_act.data, x.dtype, tokens_, mlp.gate.weight.rows),
+                                      .act_block = simulated ? kActivationBlock : 0,
+                                      .act = act_like(x, tokens_, mlp.gate.weight.rows),
                                       .out = out,
                                       .accumulate = accumulate,
                                       .experts = {{.w_gate = mlp.gate.weight,
@@ -395,11 +428,11 @@ Status ForwardPass::compute_experts(const LayerWeights& w, int layer_idx, bool& 
     group.num_experts = 0;
     const Weight like = ahead.part(ExpertPart::kGate);
     const int64_t act_cols = ahead.part(ExpertPart::kDown).cols;
-    const bool quantised = quantises(like);
-    if (quantised && !std::exchange(codes_made, true)) PM_RETURN_IF_ERROR(quantise_input(rows(s.x_f32)));
-    weighted = weighted || quantised;
-    const Tensor x = ffn_input(like);
-    const int64_t most_rows = s.mlp_act.size_bytes() / (act_cols * dtype_bits(x.dtype) / 8);
+    const bool simulated = quantises(like);
+    if (simulated && !std::exchange(codes_made, true)) PM_RETURN_IF_ERROR(quantise_input(rows(s.x_f32)));
+    weighted = weighted || simulated;
+    PM_ASSIGN_OR_RETURN(const Tensor x, ffn_input(like));
+    const int64_t most_rows = s.mlp_act.size_bytes() / act_like(x, 1, act_cols).size_bytes();
     int64_t group_rows = 0;
     while (ahead && group.num_experts < ops::kMaxFfnExperts) {
       const Weight gate = ahead.part(ExpertPart::kGate), down = ahead.part(ExpertPart::kDown);
@@ -420,9 +453,9 @@ Status ForwardPass::compute_experts(const LayerWeights& w, int layer_idx, bool& 
     }
     group.x = x, group.x_rows = s.x_rows;
     group.form = swiglu_form(parts_.config);
-    group.act_weights = quantised ? s.route_weights : nullptr;
-    group.act_block = quantised ? kActivationBlock : 0;
-    group.act = Tensor::matrix(s.mlp_act.data, x.dtype, group_rows, act_cols);
+    group.act_weights = simulated ? s.route_weights : nullptr;
+    group.act_block = simulated ? kActivationBlock : 0;
+    group.act = act_like(x, group_rows, act_cols);
     group.out = s.slots.slice_rows(0, num_slots), group.out_rows = s.slot_rows;
     PM_RETURN_IF_ERROR(ops::swiglu_ffn(parts_.ops, group));
     int64_t act_row = 0;

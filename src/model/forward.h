@@ -25,6 +25,7 @@
 #include "model/weights.h"
 #include "ops/context.h"
 #include "ops/moe/router.h"
+#include "ops/quant/quantise.h"
 #include "ops/quant/simulate.h"
 #include "ops/sequences.h"
 #include "pointsman/options.h"
@@ -66,6 +67,7 @@ struct Scratch {
   float* shared_weights = nullptr;
   Tensor last_x;                 // [sequences, hidden] final norm of the last row of each
   Tensor logits;                 // [sequences, vocab]
+  Tensor x_i8;                   // [chunk, widest input of a packed weight] quantised rows; of packed models in bf16 mode only
   Tensor x_codes;                // [chunk, widest input of a coded weight] vendor numerics only: an input as its codes mean
   HyperScratch hyper;            // of families that have them
   CompressedScratch compressed;
@@ -151,9 +153,15 @@ class ForwardPass {
   // The rows of this pass of a scratch matrix.
   Tensor rows(const Tensor& t) const { return t.slice_rows(0, tokens_); }
   // In bf16 mode inputs of a matmul with such a weight are rounded to bf16.
-  // Coded and transposed weights read fp32: their elements are decoded to fp32 anyway.
+  // Coded and transposed weights as published read fp32: their elements are decoded to fp32 anyway.
   bool use_bf16(const Weight& weight) const {
-    return parts_.options.numerics != Numerics::kFp32 && weight.dtype == DType::kBF16 && weight.layout == WeightLayout::kOutIn;
+    if (parts_.options.numerics == Numerics::kFp32) return false;
+    if (weight.layout == WeightLayout::kPanel32) return weight.dtype == DType::kBF16 || weight.dtype == DType::kF8E4M3;
+    return weight.dtype == DType::kBF16 && weight.layout == WeightLayout::kOutIn;
+  }
+  // In bf16 mode inputs of packed INT8 and FP4 weights are quantised, from their fp32 values.
+  bool use_i8(const Weight& weight) const {
+    return parts_.options.numerics != Numerics::kFp32 && weight.layout == WeightLayout::kPanel32 && (weight.dtype == DType::kI8 || weight.dtype == DType::kF4);
   }
   // Vendor numerics: fp32 rows hold bf16 values, and what meets a coded weight goes through E4M3 codes. In other numerics these do nothing.
   bool is_vendor() const { return parts_.options.numerics == Numerics::kVendor; }
@@ -180,12 +188,19 @@ class ForwardPass {
   Status add_moe(const LayerWeights& weights, int layer_idx);
 
  private:
-  Tensor x_for(const Weight& weight) const { return rows(use_bf16(weight) ? parts_.scratch.x_bf16 : parts_.scratch.x_f32); }
+  // fp32 rows (of x_f32 or others) as the 8-bit codes that packed weights read. The codes of x_f32 are made once after each norm.
+  Result<Tensor> quantised(const Tensor& x);
+  // act of a feed-forward whose input is `x`.
+  Tensor act_like(const Tensor& x, int64_t num_rows, int64_t cols) const {
+    void* const data = parts_.scratch.mlp_act.data;
+    return x.dtype == DType::kI8 ? ops::quantised_matrix(data, num_rows, cols) : Tensor::matrix(data, x.dtype, num_rows, cols);
+  }
   // Is the input of such a weight quantised? Then quantise_input(x) makes codes_of(x).
-  bool quantises(const Tensor& weight) const { return is_vendor() && is_coded(weight.dtype); }
+  bool quantises(const Weight& weight) const { return is_vendor() && is_coded(weight.dtype) && weight.layout != WeightLayout::kPanel32; }
   Tensor codes_of(const Tensor& x) const { return Tensor::matrix(parts_.scratch.x_codes.data, DType::kF32, x.rows, x.cols); }
   Status quantise_input(const Tensor& x);
-  Tensor ffn_input(const Weight& weight) const { return quantises(weight) ? codes_of(rows(parts_.scratch.x_f32)) : x_for(weight); }
+  // What a feed-forward with such a gate reads: the normed input in its form, made here when it is codes.
+  Result<Tensor> ffn_input(const Weight& weight);
   Status embed();
   // Final norm of `n` rows from `row` on into last_x from row `to` on; then logits of the first `n` rows of last_x, to the host.
   Status final_norm(int64_t row, int64_t n, int64_t to);
@@ -221,6 +236,7 @@ class ForwardPass {
   int64_t first_position_;  // of the one sequence that is traced
   int64_t tokens_;
   int layer_idx_ = 0;
+  bool x_i8_is_norm_ = false;  // does x_i8 hold the codes of x_f32?
   std::vector<float> act_rows_;  // [tokens * top_k, intermediate] of one layer, on their way to the sink
 };
 

@@ -6,16 +6,30 @@
 #include "base/log.h"
 #include "model/forward.h"
 #include "ops/moe/router.h"
+#include "ops/quant/quantise.h"
 
 namespace pointsman {
 namespace {
 
-// Rows of either dtype as fp32, which holds every bf16.
+// Rows as fp32, which holds every bf16; quantised ones as what their codes mean.
 Status copy_rows(Stream& stream, const Tensor& t, std::vector<float>& out) {
   out.resize(static_cast<size_t>(t.rows * t.cols));
   if (t.dtype == DType::kF32) {
     PM_RETURN_IF_ERROR(stream.copy_to_host(out.data(), t.data, out.size() * sizeof(float)));
     return stream.synchronize();
+  }
+  if (t.dtype == DType::kI8) {
+    std::vector<int8_t> codes(static_cast<size_t>(t.size_bytes()));
+    PM_RETURN_IF_ERROR(stream.copy_to_host(codes.data(), t.data, codes.size()));
+    PM_RETURN_IF_ERROR(stream.synchronize());
+    for (size_t i = 0; i < out.size(); ++i) {
+      const auto cols = static_cast<size_t>(t.cols), c = i % cols;
+      const int8_t* const row = codes.data() + i / cols * static_cast<size_t>(t.row_stride);
+      float scale;
+      __builtin_memcpy(&scale, row + cols + c / ops::kQuantBlock * sizeof(float), sizeof(scale));
+      out[i] = static_cast<float>(row[c]) * scale;
+    }
+    return ok_status();
   }
   // Into the upper half of the same memory, widened from the front.
   bf16* const narrow = reinterpret_cast<bf16*>(out.data()) + out.size();

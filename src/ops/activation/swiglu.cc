@@ -2,6 +2,7 @@
 #include "ops/activation/swiglu.h"
 
 #include "ops/dispatch.h"
+#include "ops/quant/quantise.h"
 
 namespace pointsman::ops {
 
@@ -65,7 +66,11 @@ Status swiglu_ffn(OpContext& ctx, const SwigluFfnArgs& a) {
                  dtype_name(w));
   }
   if (layout == WeightLayout::kPanel32) {
-    return error(StatusCode::kUnsupported, "swiglu_ffn: x {} with W {} in panels has no kernel", dtype_name(a.x.dtype), dtype_name(w));
+    const auto is_quantised = [](const Tensor& t) { return t.row_stride >= quantised_row_bytes(t.cols); };
+    if (x == DType::kI8 && (w == DType::kI8 || w == DType::kF4) && is_quantised(a.x) && is_quantised(a.act)) return PM_DISPATCH(ctx, swiglu_ffn_panel_i8, a);
+    if (x == DType::kBF16 && (w == DType::kBF16 || w == DType::kF8E4M3)) return PM_DISPATCH(ctx, swiglu_ffn_panel_bf16, a);
+    if (x == DType::kF32) return PM_DISPATCH(ctx, swiglu_ffn_panel_f32, a);
+    return error(StatusCode::kInvalidArgument, "swiglu_ffn: x {} with W {} in panels is not defined", dtype_name(x), dtype_name(w));
   }
   if (x == DType::kF32 && layout == WeightLayout::kInOut) return PM_DISPATCH(ctx, swiglu_ffn_f32_in_out, a);
   if (x == DType::kF32 && is_coded(w)) return PM_DISPATCH(ctx, swiglu_ffn_f32_coded, a);

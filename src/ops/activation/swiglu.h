@@ -23,7 +23,7 @@ struct SwigluForm {
 // One feed-forward of a group.
 struct FfnExpert {
   Weight w_gate, w_up;                // [intermediate, hidden]; dtypes as in MatmulArgs. Or w_up empty and w_gate [2 * intermediate,
-                                      // hidden] with gate and up outputs in turn (gpt-oss): kF32 x, and a coded or kInOut weight
+                                      // hidden] with gate and up outputs in turn (gpt-oss): kF32 x and a coded or kInOut weight, or panels
   Weight w_down;                      // [hidden, intermediate]
   const float* gate_bias = nullptr;   // device [intermediate] or null; [2 * intermediate] when interleaved
   const float* up_bias = nullptr;
@@ -41,14 +41,15 @@ struct FfnExpert {
 inline constexpr int kMaxFfnExperts = 16;
 
 struct SwigluFfnArgs {
-  Tensor x;                           // [*, hidden] kF32 or kBF16
+  Tensor x;                           // [*, hidden] kF32 or kBF16; kI8: quantised rows, with weights in panels
   const int32_t* x_rows = nullptr;    // device or null: which row of x
   SwigluForm form;
   // DeepSeek's own numerics, coded weights only: rows of act are multiplied by the weight of their row of out, rounded to bf16, and brought to
   // E4M3 codes by blocks of so many channels (quant/simulate.h) before down.
   const float* act_weights = nullptr; // device [out rows] or null
   int32_t act_block = 0;              // 0: none of it
-  Tensor act;                         // scratch [rows of all experts, intermediate] of x's dtype: silu(g) * u in fp32, rounded once when kBF16;
+  Tensor act;                         // scratch [rows of all experts, intermediate] of x's dtype: silu(g) * u in fp32, rounded once when kBF16,
+                                      // quantised by blocks of 32 when kI8;
                                       // the experts' rows follow one another in the order of the group
   Tensor out;                         // [*, hidden] kF32
   const int32_t* out_rows = nullptr;  // device or null: which row of out

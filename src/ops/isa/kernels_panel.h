@@ -10,6 +10,8 @@
 #include "ops/matmul/matmul_isa.h"
 #include "ops/quant/quantise_isa.h"
 #include "ops/isa/panel.h"
+#include "ops/activation/swiglu_isa.h"
+#include "ops/activation/swiglu_panel_isa.h"
 #include "ops/kernels.h"
 
 namespace pointsman::ops {
@@ -20,6 +22,9 @@ inline void fill_panel_table(KernelTable& t) {
   t.matmul_panel_f32 = matmul_panel_kernel<F32PanelDot>;
   t.matmul_panel_i8 = matmul_panel_i8_kernel;
   t.quantise_rows = quantise_rows_kernel;
+  t.swiglu_ffn_panel_bf16 = swiglu_panel_bf16_kernel;
+  t.swiglu_ffn_panel_f32 = swiglu_panel_kernel<F32PanelDot>;
+  t.swiglu_ffn_panel_i8 = swiglu_panel_i8_kernel;
 }
 
 }  // namespace

@@ -436,48 +436,59 @@ void panel_rows(const Panels& w, int64_t panel, const typename Dot::X* x, int64_
   }
 }
 
-// Panels per range of parallel_for: few rows read 64 KiB of weights, many rows compute for some ten microseconds.
-inline int64_t panels_per_range(int64_t rows, int64_t panel_bytes) { return rows > 8 ? 1 : larger(1, kRangeWeightBytes / panel_bytes); }
+// acc as panel_rows has it, for any kind of x.
+template <class Dot>
+void panel_values(const Weight& weight, const Panels& w, int64_t panel, const typename Dot::X* x, int64_t m, float* acc, const uint8_t* next) {
+  if constexpr (__is_same(Dot, F32PanelDot)) {
+    __builtin_memset(acc, 0, static_cast<size_t>(m) * 32 * sizeof(float));
+    F32PanelDot::rows(w, decode_of(weight.dtype), panel, x, m, acc);
+  } else {
+    panel_rows<Dot>(w, panel, x, m, acc, next);
+  }
+}
+template <class X>
+X x_row_as(const Tensor& x, int64_t row) {
+  if constexpr (__is_same(X, QuantRow)) return quant_row(x, row);
+  else return static_cast<X>(x.data) + row * x.row_stride;
+}
 
-// Calls store(m, n, values) for every row m and 32 outputs from n on. x_row(m) gives a row.
-template <class Dot, class XRow, class Store>
-void for_each_panel(ThreadPool& pool, int64_t rows, const Weight& weight, XRow&& x_row, Store&& store) {
-  const Panels w(weight);
-  const int64_t panels = weight.rows / kPanelRows, m_blocks = (rows + kPanelRowBlock - 1) / kPanelRowBlock;
-  const int64_t step = panels_per_range(rows, w.panel_bytes);
-  [[maybe_unused]] const DecodeBlock decode = decode_of(weight.dtype);
-  pool.parallel_for(panels, step, [&](int64_t first, int64_t last) {
-    [[maybe_unused]] const typename Dot::Denormals denormals;
-    alignas(64) float values[kPanelRowBlock * 32];
-    for (int64_t p = first; p < last; ++p) {
-      for (int64_t b = 0; b < m_blocks; ++b) {
-        const int64_t m0 = b * kPanelRowBlock, m1 = smaller(rows, m0 + kPanelRowBlock);
+// Columns of a range of for_each_range: few rows read 64 KiB of weights, more compute for some ten microseconds on one panel.
+inline int64_t panel_columns(int64_t rows, int64_t panel_bytes) {
+  return kPanelRows * (rows > 8 ? 1 : larger(1, kRangeWeightBytes / panel_bytes));
+}
+
+// Calls store(g, m, n, values) for every row m and 32 outputs from n on of x_g . W_g^T, g < num: see for_each_tile.
+template <class Dot, class RowsOf, class WOf, class XRow, class Store>
+void for_each_panel(ThreadPool& pool, int num, RowsOf&& rows_of, WOf&& w_of, XRow&& x_row, Store&& store) {
+  for_each_range(
+      pool, num,
+      [&](int g) {
+        const Weight& w = w_of(g);
+        const int64_t rows = rows_of(g);
+        return RangeGrid{.rows = rows, .cols = w.rows, .m_step = kPanelRowBlock, .n_step = panel_columns(rows, Panels(w).panel_bytes)};
+      },
+      [&](int g, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
+        [[maybe_unused]] const typename Dot::Denormals denormals;
+        alignas(64) float values[kPanelRowBlock * 32];
+        const Weight& weight = w_of(g);
+        const Panels w(weight);
         typename Dot::X x[kPanelRowBlock];
-        for (int64_t m = m0; m < m1; ++m) x[m - m0] = x_row(m);
-        if constexpr (requires { typename Dot::Expanded; }) {
-          const int64_t next = p + 1 < last ? p + 1 : p + pool.num_threads();
-          panel_rows<Dot>(w, p, x, m1 - m0, values, b == 0 && next < panels ? w.data + next * w.panel_bytes : nullptr);
-        } else {
-          __builtin_memset(values, 0, sizeof(values));
-          Dot::rows(w, decode, p, x, m1 - m0, values);
+        for (int64_t m = m0; m < m1; ++m) x[m - m0] = x_row(g, m);
+        for (int64_t n = n0; n < n1; n += kPanelRows) {
+          const int64_t next = n + kPanelRows < n1 ? n + kPanelRows : n + kPanelRows * pool.num_threads();
+          panel_values<Dot>(weight, w, n / kPanelRows, x, m1 - m0, values,
+                            m0 == 0 && next < weight.rows ? w.data + next / kPanelRows * w.panel_bytes : nullptr);
+          for (int64_t m = m0; m < m1; ++m) store(g, m, n, values + (m - m0) * 32);
         }
-        for (int64_t m = m0; m < m1; ++m) store(m, p * kPanelRows, values + (m - m0) * 32);
-      }
-    }
-  });
+      });
 }
 
 template <class Dot>
 void matmul_panel_kernel(ThreadPool& pool, const MatmulArgs& a) {
   for_each_panel<Dot>(
-      pool, a.y.rows, a.w,
-      [&](int64_t m) -> typename Dot::X {
-        const int64_t r = a.x_rows != nullptr ? a.x_rows[m] : m;
-        if constexpr (__is_same(typename Dot::X, QuantRow)) return quant_row(a.x, r);
-        else if constexpr (__is_same(typename Dot::X, const bf16*)) return a.x.row<const bf16>(r);
-        else return a.x.row<const float>(r);
-      },
-      [&](int64_t m, int64_t n, const float* values) {
+      pool, 1, [&](int) { return a.y.rows; }, [&](int) -> const Weight& { return a.w; },
+      [&](int, int64_t m) { return x_row_as<typename Dot::X>(a.x, a.x_rows != nullptr ? a.x_rows[m] : m); },
+      [&](int, int64_t m, int64_t n, const float* values) {
         store_row(a.y.row<float>(m) + n, values, a.bias != nullptr ? a.bias + n : nullptr, a.accumulate, 32);
       });
 }

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SwiGLU on packed weights: a panel of gate and one of up, silu(g) * u of 32 outputs at once, stored as the input of down is: a block of 8-bit codes,
+// bf16 or fp32. Include isa/panel.h and activation/swiglu_isa.h first.
+#pragma once
+
+#include "ops/activation/swiglu.h"
+
+namespace pointsman::ops {
+namespace {
+
+// 32 values of act from column n on, in the type that down reads.
+inline void store_act(const Tensor& act, int64_t row, int64_t n, const float* values) {
+  switch (act.dtype) {
+    case DType::kI8: {
+      const QuantRow q = quant_row(act, row);
+      quantise_block(vload(values), vload(values + 16), q.codes + n, q.scales + n / 32, q.offsets + n / 32);
+      return;
+    }
+    case DType::kBF16: vstore(act.row<bf16>(row) + n, vload(values)), vstore(act.row<bf16>(row) + n + 16, vload(values + 16)); return;
+    default: vstore(act.row<float>(row) + n, vload(values)), vstore(act.row<float>(row) + n + 16, vload(values + 16)); return;
+  }
+}
+
+template <class Dot>
+void swiglu_panel_kernel(ThreadPool& pool, const SwigluFfnArgs& a) {
+  const ActRows act(a);
+  for_each_range(
+      pool, a.num_experts,
+      [&](int i) {
+        const FfnExpert& e = a.experts[i];
+        if (e.rows == 0) return RangeGrid{};
+        return RangeGrid{.rows = e.rows, .cols = a.act.cols, .m_step = kPanelRowBlock, .n_step = panel_columns(e.rows, 2 * Panels(e.w_gate).panel_bytes)};
+      },
+      [&](int index, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
+        [[maybe_unused]] const typename Dot::Denormals denormals;
+        alignas(64) float first[kPanelRowBlock * 32], second[kPanelRowBlock * 32];
+        const FfnExpert& e = a.experts[index];
+        // Gate and up in turn: two panels of one matrix, each with sixteen gates and ups.
+        const bool interleaved = e.w_up.data == nullptr;
+        const Weight &w_first = e.w_gate, &w_second = interleaved ? e.w_gate : e.w_up;
+        const Panels p_first(w_first), p_second(w_second);
+        const int64_t m = m1 - m0;
+        typename Dot::X x[kPanelRowBlock];
+        for (int64_t i = 0; i < m; ++i) x[i] = x_row_as<typename Dot::X>(a.x, x_row_of(a, index, m0 + i));
+        for (int64_t n = n0; n < n1; n += kPanelRows) {
+          const int64_t at_first = interleaved ? n / kPanelRows * 2 : n / kPanelRows, at_second = interleaved ? at_first + 1 : at_first;
+          const int64_t next = (n + kPanelRows < n1 ? at_first + 1 : at_first + pool.num_threads()) + (interleaved ? 1 : 0);
+          panel_values<Dot>(w_first, p_first, at_first, x, m, first, m0 == 0 ? p_second.data + at_second * p_second.panel_bytes : nullptr);
+          panel_values<Dot>(w_second, p_second, at_second, x, m, second,
+                            m0 == 0 && next < w_first.rows / kPanelRows ? p_first.data + next * p_first.panel_bytes : nullptr);
+          for (int64_t i = 0; i < m; ++i) {
+            const float *g = first + i * 32, *u = second + i * 32;
+            alignas(64) float values[32], apart[64];
+            if (interleaved) {
+              for (int64_t j = 0; j < 32; ++j) {
+                const float* both = j < 16 ? g + 2 * j : u + 2 * (j - 16);
+                apart[j] = e.gate_bias != nullptr ? both[0] + e.gate_bias[2 * (n + j)] : both[0];
+                apart[32 + j] = e.gate_bias != nullptr ? both[1] + e.gate_bias[2 * (n + j) + 1] : both[1];
+              }
+              activate(a.form, apart, apart + 32, nullptr, nullptr, values, 32);
+            } else {
+              activate(a.form, g, u, e.gate_bias != nullptr ? e.gate_bias + n : nullptr, e.up_bias != nullptr ? e.up_bias + n : nullptr, values, 32);
+            }
+            store_act(a.act, act.first[index] + m0 + i, n, values);
+          }
+        }
+      });
+  for_each_panel<Dot>(
+      pool, a.num_experts, [&](int e) { return a.experts[e].rows; }, [&](int e) -> const Weight& { return a.experts[e].w_down; },
+      [&](int e, int64_t m) { return x_row_as<typename Dot::X>(a.act, act.first[e] + m); },
+      [&](int e, int64_t m, int64_t n, const float* values) { store_down(a, e, m, n, 32, values); });
+}
+inline void swiglu_panel_i8_kernel(ThreadPool& pool, const SwigluFfnArgs& a) {
+  if (group_dtype(a) == DType::kF4) swiglu_panel_kernel<QuantDot<F4Panel>>(pool, a);
+  else swiglu_panel_kernel<QuantDot<I8Panel>>(pool, a);
+}
+inline void swiglu_panel_bf16_kernel(ThreadPool& pool, const SwigluFfnArgs& a) {
+  if (group_dtype(a) == DType::kBF16) swiglu_panel_kernel<Bf16PanelDot<Bf16Panel>>(pool, a);
+  else swiglu_panel_kernel<Bf16PanelDot<E4m3Panel>>(pool, a);
+}
+
+}  // namespace
+}  // namespace pointsman::ops
