@@ -11,6 +11,7 @@ struct LimitLoops {
   float (*read)(const float* p, int64_t n);  // sum of n floats, n a multiple of 256
   float (*fma)(int64_t steps);               // kFmaChains multiply-adds of `lanes` lanes per step
   float (*bf16)(int64_t steps);              // as many vdpbf16ps, or null
+  float (*int8)(int64_t steps);              // as many vpdpbusd, or null
   int lanes;
 };
 // Chains that do not wait for one another: latency 4 x 2 per cycle, rounded up to what the registers hold.

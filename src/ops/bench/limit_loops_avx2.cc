@@ -40,6 +40,6 @@ float fma_chains(int64_t steps) {
 
 }  // namespace
 
-LimitLoops limit_loops_avx2() { return {read_sum, fma_chains, nullptr, 8}; }
+LimitLoops limit_loops_avx2() { return {read_sum, fma_chains, nullptr, nullptr, 8}; }
 
 }  // namespace pointsman::ops

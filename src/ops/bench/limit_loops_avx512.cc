@@ -49,8 +49,19 @@ float bf16_chains(int64_t steps) {
   return total(acc[0]);
 }
 
+float int8_chains(int64_t steps) {
+  __m512i acc[kFmaChains];
+  for (int j = 0; j < kFmaChains; ++j) acc[j] = _mm512_set1_epi32(j);
+  const __m512i one = _mm512_set1_epi8(1);
+  for (int64_t i = 0; i < steps; ++i) {
+    for (auto& v : acc) v = _mm512_dpbusd_epi32(v, one, one);
+  }
+  for (int j = 1; j < kFmaChains; ++j) acc[0] = _mm512_add_epi32(acc[0], acc[j]);
+  return total(_mm512_cvtepi32_ps(acc[0]));
+}
+
 }  // namespace
 
-LimitLoops limit_loops_avx512() { return {read_sum, fma_chains, bf16_chains, 16}; }
+LimitLoops limit_loops_avx512() { return {read_sum, fma_chains, bf16_chains, int8_chains, 16}; }
 
 }  // namespace pointsman::ops

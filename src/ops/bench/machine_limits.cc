@@ -40,7 +40,7 @@ float multiply_add_chains(int64_t steps) {  // multiply and add apart: the refer
 
 }  // namespace
 
-LimitLoops limit_loops_scalar() { return {read_sum, multiply_add_chains, nullptr, 1}; }
+LimitLoops limit_loops_scalar() { return {read_sum, multiply_add_chains, nullptr, nullptr, 1}; }
 
 Result<MachineLimits> measure_machine_limits(Device& device, ThreadPool& pool, Isa isa, const CpuFeatures& cpu, const LimitOptions& options) {
   if (!device.host_visible()) return error(StatusCode::kUnsupported, "machine limits: device {} is not the host", device.name());
@@ -61,7 +61,7 @@ Result<MachineLimits> measure_machine_limits(Device& device, ThreadPool& pool, I
   constexpr int64_t kSteps = 200'000;
   const int64_t fma_ranges = 4 * pool.num_threads();
 
-  double read_one = 1e9, read_all = 1e9, fma_one = 1e9, fma_all = 1e9, bf16_one = 1e9, bf16_all = 1e9;
+  double read_one = 1e9, read_all = 1e9, fma_one = 1e9, fma_all = 1e9, bf16_one = 1e9, bf16_all = 1e9, int8_one = 1e9, int8_all = 1e9;
   // Interleaved, so that a disturbance of a second does not spoil all repeats of one figure.
   for (int64_t repeat = 0; repeat < options.repeats * windows; ++repeat) {
     const float* here = p + repeat % windows * window * kRange;
@@ -72,6 +72,10 @@ Result<MachineLimits> measure_machine_limits(Device& device, ThreadPool& pool, I
     }));
     fma_one = std::min(fma_one, seconds([&] { keep(loops.fma(kSteps)); }));
     fma_all = std::min(fma_all, seconds([&] { pool.parallel_for(fma_ranges, 1, [&](int64_t, int64_t) { keep(loops.fma(kSteps)); }); }));
+    if (loops.int8 != nullptr && cpu.avx512_vnni) {
+      int8_one = std::min(int8_one, seconds([&] { keep(loops.int8(kSteps)); }));
+      int8_all = std::min(int8_all, seconds([&] { pool.parallel_for(fma_ranges, 1, [&](int64_t, int64_t) { keep(loops.int8(kSteps)); }); }));
+    }
     if (loops.bf16 == nullptr || !cpu.avx512_bf16) continue;
     bf16_one = std::min(bf16_one, seconds([&] { keep(loops.bf16(kSteps)); }));
     bf16_all = std::min(bf16_all, seconds([&] { pool.parallel_for(fma_ranges, 1, [&](int64_t, int64_t) { keep(loops.bf16(kSteps)); }); }));
@@ -86,6 +90,10 @@ Result<MachineLimits> measure_machine_limits(Device& device, ThreadPool& pool, I
   if (bf16_one < 1e9) {
     limits.bf16_gflop_s_one = 2 * flops / bf16_one * 1e-9;
     limits.bf16_gflop_s = 2 * flops * static_cast<double>(fma_ranges) / bf16_all * 1e-9;
+  }
+  if (int8_one < 1e9) {
+    limits.int8_gop_s_one = 4 * flops / int8_one * 1e-9;
+    limits.int8_gop_s = 4 * flops * static_cast<double>(fma_ranges) / int8_all * 1e-9;
   }
   // Cores share no arithmetic units: n threads below 0.8 n times one thread never had their cores to themselves.
   limits.disturbed = limits.fma_gflop_s < 0.8 * limits.threads * limits.fma_gflop_s_one;

@@ -16,6 +16,7 @@ struct MachineLimits {
   double read_gb_s_one = 0, read_gb_s = 0;       // a linear sum over memory larger than the caches; one thread, all threads
   double fma_gflop_s_one = 0, fma_gflop_s = 0;   // fp32 fused multiply-add, two operations each
   double bf16_gflop_s_one = 0, bf16_gflop_s = 0; // vdpbf16ps, four operations per lane; 0 without it
+  double int8_gop_s_one = 0, int8_gop_s = 0;     // vpdpbusd, eight operations per lane; 0 without it
   bool disturbed = false;  // other processes held the cores throughout: fractions of these figures mean little
 };
 

@@ -80,6 +80,62 @@ class Cases {
         });
   }
 
+  // Packed weights of one format; `experts` of them in one call, each with so many rows.
+  struct PanelFormat {
+    const char* name;
+    DType code, scales;  // kF32: no scales
+    DType x() const { return code == DType::kBF16 || code == DType::kF8E4M3 ? DType::kBF16 : DType::kI8; }
+    int64_t code_bytes(int64_t elements) const { return elements * dtype_bits(code) / 8; }
+    int64_t scale_bytes(int64_t elements) const { return scales == DType::kF32 ? 0 : elements / 32 * dtype_bits(scales) / 8; }
+    int64_t bytes(int64_t elements) const { return code_bytes(elements) + scale_bytes(elements); }
+    Weight weight(std::byte* at, int64_t out, int64_t in) const {
+      Weight w(Tensor::matrix(at, code, out, in));
+      w.layout = WeightLayout::kPanel32;
+      if (scales != DType::kF32) w.format = {.scale_dtype = scales, .block_rows = 1, .block_cols = 32}, w.scales = at + code_bytes(out * in);
+      return w;
+    }
+    Tensor rows(std::byte* at, int64_t n, int64_t cols) const {
+      return x() == DType::kI8 ? quantised_matrix(at, n, cols) : Tensor::matrix(at, x(), n, cols);
+    }
+  };
+  static constexpr PanelFormat kPanelFormats[] = {{"int8", DType::kI8, DType::kBF16},
+                                                  {"mxfp4", DType::kF4, DType::kF8E8M0},
+                                                  {"mxfp8", DType::kF8E4M3, DType::kF8E8M0},
+                                                  {"bf16", DType::kBF16, DType::kF32}};
+  double peak_of(const PanelFormat& f) const {
+    const double integer = limits_.int8_gop_s, half = limits_.bf16_gflop_s;
+    const double peak = f.x() == DType::kI8 ? integer : half;
+    return peak > 0 ? peak : limits_.fma_gflop_s;
+  }
+  void panel_matmul(const PanelFormat& f, int64_t rows, int64_t in, int64_t out) {
+    const int64_t bytes = f.bytes(in * out);
+    add_with_peak(format("matmul_panel_{}", f.name), format("{} x {} -> {}", rows, in, out), static_cast<double>(bytes),
+                  2.0 * static_cast<double>(rows * in * out), peak_of(f), [this, f, rows, in, out, bytes](int64_t call) {
+                    return ops::matmul(ctx_, {.x = f.rows(activation(0), rows, in), .w = f.weight(weight(call, bytes), out, in),
+                                              .y = Tensor::matrix(activation(1), DType::kF32, rows, out)});
+                  });
+  }
+  void panel_swiglu(const PanelFormat& f, int experts, int64_t rows, int64_t hidden, int64_t intermediate) {
+    const int64_t part = (f.bytes(hidden * intermediate) + 63) / 64 * 64, bytes = 3 * part * experts;
+    add_with_peak(format("swiglu_panel_{}", f.name), format("{} x {} x {} -> {}", experts, rows, hidden, intermediate),
+                  static_cast<double>(3 * experts * f.bytes(hidden * intermediate)), 6.0 * static_cast<double>(experts * rows * hidden * intermediate),
+                  peak_of(f), [this, f, experts, rows, hidden, intermediate, part, bytes](int64_t call) {
+                    SwigluFfnArgs a{.x = f.rows(activation(0), experts * rows, hidden), .act = f.rows(activation(1), experts * rows, intermediate),
+                                    .out = Tensor::matrix(activation(2), DType::kF32, experts * rows, hidden), .num_experts = experts};
+                    std::byte* at = weight(call, bytes);
+                    for (int e = 0; e < experts; ++e, at += 3 * part) {
+                      a.experts[e] = {.w_gate = f.weight(at, intermediate, hidden), .w_up = f.weight(at + part, intermediate, hidden),
+                                      .w_down = f.weight(at + 2 * part, hidden, intermediate), .first = e * rows, .rows = rows};
+                    }
+                    return ops::swiglu_ffn(ctx_, a);
+                  });
+  }
+  void quantise(int64_t rows, int64_t cols) {
+    add("quantise_rows", format("{} x {}", rows, cols), 0, 4.0 * static_cast<double>(rows * cols), false, [this, rows, cols](int64_t) {
+      return ops::quantise_rows(ctx_, {.x = Tensor::matrix(activation(0), DType::kF32, rows, cols), .out = quantised_matrix(activation(1), rows, cols)});
+    });
+  }
+
   void attention(DType cache, int64_t tokens, int64_t first, int32_t heads, int32_t kv_heads, int32_t dim) {
     const int64_t part = int64_t{kv_heads} * (first + tokens) * dim * dtype_bits(cache) / 8;
     const AttentionArgs base{.q = Tensor::matrix(activation(0), DType::kF32, tokens, int64_t{heads} * dim), .cache_dtype = cache,
@@ -145,9 +201,11 @@ class Cases {
     return weights_.data + call % places * step;
   }
   void add(std::string op, std::string shape, double bytes, double flops, bool bf16, std::function<Status(int64_t)> run) {
+    add_with_peak(std::move(op), std::move(shape), bytes, flops, bf16 && limits_.bf16_gflop_s > 0 ? limits_.bf16_gflop_s : limits_.fma_gflop_s, std::move(run));
+  }
+  void add_with_peak(std::string op, std::string shape, double bytes, double flops, double peak, std::function<Status(int64_t)> run) {
     if (!options_.filter.empty() && (op + " " + shape).find(options_.filter) == std::string::npos) return;
     Case c;
-    const double peak = bf16 && limits_.bf16_gflop_s > 0 ? limits_.bf16_gflop_s : limits_.fma_gflop_s;
     c.timing = {.op = std::move(op), .shape = std::move(shape), .bytes = bytes, .flops = flops, .peak_gflop_s = peak,
                 .limit_s = std::max(bytes / (limits_.read_gb_s * 1e9), flops / (peak * 1e9))};
     c.run = std::move(run);
@@ -189,6 +247,12 @@ Result<std::vector<OpTiming>> bench_ops(Device& device, ThreadPool& pool, const 
   for (const int64_t rows : {64, 512}) all.matmul(kF, kB, rows, 2048, 2048);
   all.matmul(kF, kH, 64, 2048, 2048);
   all.matmul(kF, kF, 64, 2048, 2048);
+  // Packed weights: experts of the shapes M and L (docs/performance.md), and a projection.
+  for (const Cases::PanelFormat& f : Cases::kPanelFormats) {
+    for (const int64_t rows : {1, 4, 16, 64}) all.panel_swiglu(f, 8, rows, 1024, 512), all.panel_swiglu(f, 8, rows, 2048, 768);
+    all.panel_matmul(f, 1, 1024, 4096), all.panel_matmul(f, 512, 1024, 2048);
+  }
+  all.quantise(1, 2048), all.quantise(512, 1024);
   all.attention(kB, 1, 4095, 32, 4, 128);
   all.attention(kF, 1, 4095, 32, 4, 128);
   all.attention(kB, 1, 4095, 16, 16, 128);
@@ -228,6 +292,7 @@ std::string op_bench_table(const MachineLimits& l, const std::vector<OpTiming>& 
   std::string s = format("limits      1 thread  {} threads\n  read GB/s   {:8.1f}   {:8.1f}\n  fma GFLOP/s {:8.1f}   {:8.1f}\n", l.threads, l.read_gb_s_one,
                          l.read_gb_s, l.fma_gflop_s_one, l.fma_gflop_s);
   if (l.bf16_gflop_s > 0) s += format("  bf16 GFLOP/s{:8.1f}   {:8.1f}\n", l.bf16_gflop_s_one, l.bf16_gflop_s);
+  if (l.int8_gop_s > 0) s += format("  int8 GOP/s  {:8.1f}   {:8.1f}\n", l.int8_gop_s_one, l.int8_gop_s);
   if (l.disturbed) s += "  these limits are too low: other processes held the cores, and the fractions below mean little\n";
   s += format("\n{:<22} {:<26} {:>10} {:>10} {:>8} {:>9} {:>9}\n", "op", "shape", "best us", "median us", "GB/s", "GFLOP/s", "of limit");
   for (const OpTiming& t : timings) {
@@ -254,6 +319,7 @@ Json op_bench_json(const MachineLimits& l, const std::vector<OpTiming>& timings)
   limits.set("threads", l.threads).set("read_gb_s_one", l.read_gb_s_one).set("read_gb_s", l.read_gb_s);
   limits.set("fma_gflop_s_one", l.fma_gflop_s_one).set("fma_gflop_s", l.fma_gflop_s);
   limits.set("bf16_gflop_s_one", l.bf16_gflop_s_one).set("bf16_gflop_s", l.bf16_gflop_s).set("disturbed", l.disturbed);
+  limits.set("int8_gop_s_one", l.int8_gop_s_one).set("int8_gop_s", l.int8_gop_s);
   Json list = Json::array();
   for (const OpTiming& t : timings) {
     Json j = Json::object();
