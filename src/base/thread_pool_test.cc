@@ -70,6 +70,48 @@ TEST(ThreadPool, SeveralThreadsTakePart) {
   EXPECT_LE(ids.size(), 3u);
 }
 
+// A thread that has done its own share goes on with the others': one that stands still delays nobody but by the range that it holds.
+TEST(ThreadPool, WhatAStandingThreadLeavesIsDoneByTheOthers) {
+  ThreadPool pool(2, /*pin=*/false);
+  std::atomic<int> done{0};
+  std::atomic<bool> stands{false}, gave_up{false};
+  pool.parallel_for(100, 1, [&](int64_t, int64_t) {
+    if (!stands.exchange(true)) {
+      // Holds this one range until all others are done.
+      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (done.load() < 99 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+      gave_up = done.load() < 99;
+    }
+    ++done;
+  });
+  EXPECT_FALSE(gave_up);
+  EXPECT_EQ(done.load(), 100);
+}
+
+// On one thread of an otherwise idle pool the ranges come in order, and each share is one stretch.
+TEST(ThreadPool, EveryThreadBeginsWithAStretchOfItsOwn) {
+  ThreadPool pool(2, /*pin=*/false);
+  for (int round = 0; round < 200; ++round) {
+    std::mutex mutex;
+    std::vector<std::pair<std::thread::id, int64_t>> order;
+    pool.parallel_for(64, 1, [&](int64_t begin, int64_t) {
+      std::lock_guard lock(mutex);
+      order.emplace_back(std::this_thread::get_id(), begin);
+    });
+    // Within either half ranges are taken in order, whoever takes them.
+    int64_t next[2] = {0, 32};
+    for (const auto& [id, begin] : order) next[begin / 32] = std::max(next[begin / 32], begin + 1);
+    EXPECT_EQ(next[0], 32);
+    EXPECT_EQ(next[1], 64);
+    int64_t last[2] = {-1, 31};
+    for (const auto& [id, begin] : order) {
+      if (id != std::this_thread::get_id()) continue;
+      EXPECT_GT(begin, last[begin / 32]);
+      last[begin / 32] = begin;
+    }
+  }
+}
+
 TEST(ThreadPool, PoolsComeAndGo) {
   for (int i = 0; i < 50; ++i) {
     ThreadPool pool(1 + i % 4);

@@ -293,6 +293,26 @@ Status ForwardPass::linear(const Linear& linear, const Tensor& x_f32, const Tens
   return round_bf16(y);
 }
 
+Status ForwardPass::linears(std::span<const Projection> projections) {
+  const Scratch& s = parts_.scratch;
+  const Tensor x_f32 = rows(s.x_f32);
+  PM_CHECK(!projections.empty() && projections.size() <= 1 + ops::kMaxMoreParts);
+  const Weight& first = projections[0].linear.weight;
+  for (const Projection& p : projections) {
+    const Weight& w = p.linear.weight;
+    if (w.dtype == first.dtype && w.layout == first.layout) continue;
+    for (const Projection& q : projections) PM_RETURN_IF_ERROR(linear(q.linear, q.y));
+    return ok_status();
+  }
+  const bool quantised = quantises(first);
+  if (quantised) PM_RETURN_IF_ERROR(quantise_input(x_f32));
+  ops::MatmulArgs args{.x = quantised ? codes_of(x_f32) : x_for(first), .w = first, .bias = projections[0].linear.bias, .y = projections[0].y};
+  for (const Projection& p : projections.subspan(1)) args.more[args.num_more++] = {.w = p.linear.weight, .bias = p.linear.bias, .y = p.y};
+  PM_RETURN_IF_ERROR(ops::matmul(parts_.ops, args));
+  for (const Projection& p : projections) PM_RETURN_IF_ERROR(round_bf16(p.y));
+  return ok_status();
+}
+
 Status ForwardPass::rotate_and_cache(QkNorm qk_norm, const LayerWeights& w, int layer_idx) {
   const ModelConfig& c = parts_.config;
   PM_RETURN_IF_ERROR(record_projections(layer_idx));

@@ -175,6 +175,12 @@ class ForwardPass {
   Status linear(const Linear& linear, Tensor y);
   // The same with another input, in both of its forms; without the bf16 one the input stays fp32.
   Status linear(const Linear& linear, const Tensor& x_f32, const Tensor& x_bf16, Tensor y);
+  // Several products of x in one step of the thread pool, where their weights are of one kind. At most four.
+  struct Projection {
+    const Linear& linear;
+    Tensor y;
+  };
+  Status linears(std::span<const Projection> projections);
   // q, k: norm, clip_qkv of the config (v too), RoPE; k, v into the cache of the layer.
   Status rotate_and_cache(QkNorm qk_norm, const LayerWeights& weights, int layer_idx);
   // attention = softmax(q k^T / sqrt(head_dim)) v over the cache of the layer.

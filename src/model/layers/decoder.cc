@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/layers/decoder.h"
 
+#include <array>
+
 namespace pointsman::layers {
 
 Status add_attention(ForwardPass& f, const LayerWeights& w, int layer_idx, QkNorm qk_norm) {
   PM_RETURN_IF_ERROR(f.norm(w.input_norm));
-  PM_RETURN_IF_ERROR(f.linear(w.q, f.q()));
-  PM_RETURN_IF_ERROR(f.linear(w.k, f.k()));
-  PM_RETURN_IF_ERROR(f.linear(w.v, f.v()));
+  PM_RETURN_IF_ERROR(f.linears(std::array<ForwardPass::Projection, 3>{{{w.q, f.q()}, {w.k, f.k()}, {w.v, f.v()}}}));
   PM_RETURN_IF_ERROR(f.rotate_and_cache(qk_norm, w, layer_idx));
   PM_RETURN_IF_ERROR(f.attend(layer_idx));
   return f.add_output(w.o);

@@ -56,6 +56,13 @@ template <class Dot, int MR, int NR, bool kFromMemory>
     for (int n = 0; n < NR; ++n) acc[m][n] = vzero();
   }
   int64_t i = 0;
+  if constexpr (MR == 1) {
+    // One row of x: W is read as it lies, row after row, which is what memory likes best. The rows' sums are independent chains, and the
+    // processor looks far enough ahead to run several at once.
+    for (int n = 0; n < NR; ++n) {
+      for (i = 0; i + Dot::kStep <= k; i += Dot::kStep) acc[0][n] = Dot::step(acc[0][n], Dot::load_x(x[0] + i), Dot::load_w(w + n * w_stride + i));
+    }
+  }
   for (; i + Dot::kStep <= k; i += Dot::kStep) {
     decltype(Dot::load_w(w)) wv[NR];
     for (int n = 0; n < NR; ++n) {

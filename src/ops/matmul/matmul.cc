@@ -6,17 +6,34 @@
 
 namespace pointsman::ops {
 
+namespace {
+
+Status check_part(const MatmulArgs& a, int part) {
+  const Weight& w = a.w_of(part);
+  const Tensor& y = a.y_of(part);
+  if (a.x.cols != w.cols || y.cols != w.rows || (a.x_rows == nullptr && a.x.rows < y.rows)) {
+    return error(StatusCode::kInvalidArgument, "matmul: x [{}, {}], W [{}, {}], y [{}, {}] do not fit", a.x.rows, a.x.cols, w.rows, w.cols, y.rows, y.cols);
+  }
+  if (y.dtype != DType::kF32) return error(StatusCode::kInvalidArgument, "matmul: y is {}, expected F32", dtype_name(y.dtype));
+  if (w.dtype != a.w.dtype || w.layout != a.w.layout || y.rows != a.y.rows) {
+    return error(StatusCode::kInvalidArgument, "matmul: products of one x: W {} with {} rows of y against W {} with {}", dtype_name(w.dtype), y.rows,
+                 dtype_name(a.w.dtype), a.y.rows);
+  }
+  if (y.rows > 0 && !is_computable(w)) {
+    return error(StatusCode::kInvalidArgument, "matmul: W {} with blocks of {} x {} and {} scales is not defined", dtype_name(w.dtype), w.format.block_rows,
+                 w.format.block_cols, dtype_name(w.format.scale_dtype));
+  }
+  return ok_status();
+}
+
+}  // namespace
+
 Status matmul(OpContext& ctx, const MatmulArgs& a) {
-  if (a.x.cols != a.w.cols || a.y.cols != a.w.rows || (a.x_rows == nullptr && a.x.rows < a.y.rows)) {
-    return error(StatusCode::kInvalidArgument, "matmul: x [{}, {}], W [{}, {}], y [{}, {}] do not fit", a.x.rows, a.x.cols, a.w.rows, a.w.cols, a.y.rows,
-                 a.y.cols);
+  if (a.num_more < 0 || a.num_more > kMaxMoreParts) {
+    return error(StatusCode::kInvalidArgument, "matmul: {} more products, expected 0 to {}", a.num_more, kMaxMoreParts);
   }
-  if (a.y.dtype != DType::kF32) return error(StatusCode::kInvalidArgument, "matmul: y is {}, expected F32", dtype_name(a.y.dtype));
+  for (int part = 0; part <= a.num_more; ++part) PM_RETURN_IF_ERROR(check_part(a, part));
   if (a.y.rows == 0) return ok_status();
-  if (!is_computable(a.w)) {
-    return error(StatusCode::kInvalidArgument, "matmul: W {} with blocks of {} x {} and {} scales is not defined", dtype_name(a.w.dtype),
-                 a.w.format.block_rows, a.w.format.block_cols, dtype_name(a.w.format.scale_dtype));
-  }
   if (a.w.layout == WeightLayout::kPanel32) {
     if (a.x.dtype == DType::kI8 && (a.w.dtype == DType::kI8 || a.w.dtype == DType::kF4) && a.x.row_stride >= quantised_row_bytes(a.x.cols)) {
       return PM_DISPATCH(ctx, matmul_panel_i8, a);

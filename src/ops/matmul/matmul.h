@@ -9,6 +9,14 @@
 
 namespace pointsman::ops {
 
+// One more product of the same x.
+struct MatmulPart {
+  Weight w;
+  const float* bias = nullptr;
+  Tensor y;
+};
+inline constexpr int kMaxMoreParts = 3;
+
 struct MatmulArgs {
   Tensor x;                           // [*, in]  kF32 or kBF16; kI8: quantised rows (quant/quantise.h)
   const int32_t* x_rows = nullptr;    // device [rows], or null: row r of y reads row x_rows[r] of x (a gather without a copy)
@@ -17,11 +25,23 @@ struct MatmulArgs {
   const float* bias = nullptr;        // device [out], or null
   Tensor y;                           // [rows, out] kF32; may not alias x or w
   bool accumulate = false;            // y = y + (dot + bias), one rounding each
+  // More products of the same rows of x, in the same step of the thread pool: q, k and v. Dtype and layout of their W, rows of y and
+  // `accumulate` as above.
+  int num_more = 0;
+  MatmulPart more[kMaxMoreParts];
+
+  const Weight& w_of(int part) const { return part == 0 ? w : more[part - 1].w; }
+  const float* bias_of(int part) const { return part == 0 ? bias : more[part - 1].bias; }
+  const Tensor& y_of(int part) const { return part == 0 ? y : more[part - 1].y; }
 
   template <class F>
   void each_address(F&& visit) {
     visit(x.data), visit(const_cast<void*&>(reinterpret_cast<const void*&>(x_rows))), visit(w.data), visit(const_cast<void*&>(w.scales));
     visit(const_cast<void*&>(reinterpret_cast<const void*&>(bias))), visit(y.data);
+    for (int i = 0; i < num_more; ++i) {
+      visit(more[i].w.data), visit(const_cast<void*&>(more[i].w.scales)), visit(more[i].y.data);
+      visit(const_cast<void*&>(reinterpret_cast<const void*&>(more[i].bias)));
+    }
   }
 };
 

@@ -15,8 +15,8 @@ inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 // 96 rows x 64 columns x 1024 are 12.6 MFLOP, some 30 us: long against handing out a range (0.1 us), short against a time slice.
 inline constexpr int64_t kRowBlock = 96;
 inline constexpr int64_t kColumnBlock = 64;
-// Few rows: the work is reading W. 64 KiB of it per range is 2-3 us at memory speed.
-inline constexpr int64_t kRangeWeightBytes = 64 * 1024;
+// Few rows: the work is reading W. 128 KiB of it per range is 5 us at memory speed.
+inline constexpr int64_t kRangeWeightBytes = 128 * 1024;
 inline constexpr int64_t kMaxColumns = 256;
 
 inline int64_t columns_per_range(int64_t rows, int64_t bytes_per_column) {
@@ -92,14 +92,18 @@ inline void store_row(float* y, const float* values, const float* bias, bool acc
   }
 }
 
+// Results of one of the products: row m, from column n on.
+inline void store_product(const MatmulArgs& a, int part, int64_t m, int64_t n, int64_t count, const float* values) {
+  const float* bias = a.bias_of(part);
+  store_row(a.y_of(part).row<float>(m) + n, values, bias != nullptr ? bias + n : nullptr, a.accumulate, count);
+}
+
 template <class Dot>
 void matmul_kernel(ThreadPool& pool, const MatmulArgs& a) {
   for_each_tile<Dot>(
-      pool, 1, [&](int) { return a.y.rows; }, [&](int) -> const Tensor& { return a.w; },
+      pool, 1 + a.num_more, [&](int) { return a.y.rows; }, [&](int p) -> const Tensor& { return a.w_of(p); },
       [&](int, int64_t m) { return a.x.row<const typename Dot::X>(a.x_rows != nullptr ? a.x_rows[m] : m); },
-      [&](int, int64_t m, int64_t n, int64_t count, const float* values) {
-        store_row(a.y.row<float>(m) + n, values, a.bias != nullptr ? a.bias + n : nullptr, a.accumulate, count);
-      });
+      [&](int p, int64_t m, int64_t n, int64_t count, const float* values) { store_product(a, p, m, n, count, values); });
 }
 
 // for_each_tile for weights in any stored format: see isa/weight_rows.h.
@@ -129,11 +133,9 @@ static_assert(kMaxBlockRows * kColumnBlock >= 8 * kMaxColumns);
 template <class Rows, bool kInOut>
 void matmul_rows_kernel(ThreadPool& pool, const MatmulArgs& a) {
   for_each_block<Rows, kInOut>(
-      pool, 1, [&](int) { return a.y.rows; }, [&](int) -> const Weight& { return a.w; },
+      pool, 1 + a.num_more, [&](int) { return a.y.rows; }, [&](int p) -> const Weight& { return a.w_of(p); },
       [&](int, int64_t m) { return a.x.row<const float>(a.x_rows != nullptr ? a.x_rows[m] : m); },
-      [&](int, int64_t m, int64_t n, int64_t count, const float* values) {
-        store_row(a.y.row<float>(m) + n, values, a.bias != nullptr ? a.bias + n : nullptr, a.accumulate, count);
-      });
+      [&](int p, int64_t m, int64_t n, int64_t count, const float* values) { store_product(a, p, m, n, count, values); });
 }
 inline void matmul_coded_kernel(ThreadPool& pool, const MatmulArgs& a) {
   with_coded_rows(a.w.dtype, [&]<class Rows>() { matmul_rows_kernel<Rows, false>(pool, a); });

@@ -275,5 +275,70 @@ TEST(Matmul, NamesBothSidesOfAMismatch) {
   EXPECT_EQ(ops::matmul(run.context, {.x = x16.tensor(), .w = fitting.tensor(), .y = y.tensor()}).code(), StatusCode::kInvalidArgument);
 }
 
+// Several products of one x in one call against one call each, bit for bit.
+template <class X, class W>
+void products_of_one_x() {
+  auto runners = make_runners(3);
+  for (const int64_t rows : {1, 2, 7, 100}) {
+    for (const int64_t in : {33, 128}) {
+      std::mt19937_64 rng(static_cast<uint64_t>(rows + in));
+      TestMatrix<X> x(rows, in, 1, 3);
+      TestMatrix<W> w[4] = {{70, in}, {1, in, 0, 5}, {300, in}, {16, in}};
+      TestMatrix<float> y[4] = {{rows, 70}, {rows, 1, 0, 2}, {rows, 300}, {rows, 16}}, bias(1, 300);
+      x.fill(rng), bias.fill(rng);
+      for (auto& m : w) m.fill(rng);
+      for (auto& m : y) m.fill(rng);
+      for (size_t i = 0; i < runners.size(); ++i) {
+        for (const bool accumulate : {false, true}) {
+          std::vector<float> before[4], expected[4];
+          for (int p = 0; p < 4; ++p) {
+            before[p] = y[p].raw();
+            const float* b = p % 2 == 0 ? bias.tensor().as<float>() : nullptr;
+            ASSERT_TRUE(ops::matmul(runners[i]->context,
+                                    {.x = x.tensor(), .w = w[p].tensor(), .bias = b, .y = y[p].tensor(), .accumulate = accumulate}).ok());
+            expected[p] = y[p].values();
+            y[p].raw() = before[p];
+          }
+          ops::MatmulArgs args{.x = x.tensor(), .w = w[0].tensor(), .bias = bias.tensor().as<float>(), .y = y[0].tensor(), .accumulate = accumulate,
+                               .num_more = 3};
+          for (int p = 1; p < 4; ++p) {
+            args.more[p - 1] = {.w = w[p].tensor(), .bias = p % 2 == 0 ? bias.tensor().as<float>() : nullptr, .y = y[p].tensor()};
+          }
+          const Status s = ops::matmul(runners[i]->context, args);
+          ASSERT_TRUE(s.ok()) << s.message();
+          for (int p = 0; p < 4; ++p) {
+            ASSERT_TRUE(all_same(expected[p], y[p].values())) << kernel_tables()[i].name << " product " << p << " " << rows << " x " << in;
+            ASSERT_TRUE(y[p].untouched_outside());
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Matmul, SeveralProductsOfOneXAreThoseOfOneCallEach) {
+  products_of_one_x<bf16, bf16>();
+  products_of_one_x<float, bf16>();
+  products_of_one_x<float, float>();
+}
+
+TEST(Matmul, NamesAProductThatDoesNotGoWithTheFirst) {
+  OpRunner run(kernel_tables()[0].table);
+  TestMatrix<float> x(3, 8), w(4, 8), y(3, 4), narrow_w(4, 7), short_y(2, 4);
+  TestMatrix<bf16> other(4, 8);
+  ops::MatmulArgs args{.x = x.tensor(), .w = w.tensor(), .y = y.tensor(), .num_more = 1};
+  const auto refusal = [&](const ops::MatmulPart& part) {
+    args.more[0] = part;
+    const Status s = ops::matmul(run.context, args);
+    EXPECT_EQ(s.code(), StatusCode::kInvalidArgument);
+    return s.message();
+  };
+  EXPECT_NE(refusal({.w = narrow_w.tensor(), .y = y.tensor()}).find("[4, 7]"), std::string::npos);
+  EXPECT_NE(refusal({.w = other.tensor(), .y = y.tensor()}).find("BF16"), std::string::npos);
+  EXPECT_NE(refusal({.w = w.tensor(), .y = short_y.tensor()}).find("2 rows"), std::string::npos);
+  args.num_more = ops::kMaxMoreParts + 1;
+  EXPECT_EQ(ops::matmul(run.context, args).code(), StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace pointsman
