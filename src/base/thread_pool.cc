@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/thread_pool.h"
 
-#include <sched.h>
-
 #include <algorithm>
 
 #include "base/check.h"
@@ -12,8 +10,10 @@ namespace {
 
 // About 50 us on a 3.5 GHz core: longer than the serial parts of a decode step, shorter than a time slice.
 constexpr int kSpins = 4000;
-// A waiting caller gives its core away after this many spins: the range it waits for may be held by a thread that needs it.
-constexpr int kCallerSpins = 2000;
+// A waiting caller sleeps after this many spins, about 100 us, far longer than a range of a decode step takes: the thread that holds the
+// range has been put aside by the operating system and may need this core. It then comes to it at once, a spinning caller would keep it away
+// for the length of a time slice.
+constexpr int kCallerSpins = 8000;
 
 inline void pause_cpu() {
 #if defined(__x86_64__)
@@ -67,9 +67,13 @@ void ThreadPool::parallel_for(int64_t n, int64_t grain, FunctionRef<void(int64_t
   for (int spins = 0; done_.load(std::memory_order_acquire) != static_cast<uint32_t>(num_ranges); ++spins) {
     if (spins < kCallerSpins) {
       pause_cpu();
-    } else {
-      sched_yield();
+      continue;
     }
+    std::unique_lock lock(mutex_);
+    // seq_cst on both sides again: the thread of the last range sees the sleeper, or we see its range done.
+    caller_sleeps_.store(true, std::memory_order_seq_cst);
+    ended_.wait(lock, [&] { return done_.load(std::memory_order_seq_cst) == static_cast<uint32_t>(num_ranges); });
+    caller_sleeps_.store(false, std::memory_order_relaxed);
   }
 }
 
@@ -90,7 +94,11 @@ bool ThreadPool::take_and_run_of(Share& share) {
   // We hold a range, so this task cannot end and its fields cannot change until done_ is raised below.
   const int64_t begin = (share.end - static_cast<uint32_t>(state)) * grain_;
   (*fn_)(begin, std::min(n_, begin + grain_));
-  done_.fetch_add(1, std::memory_order_release);
+  done_.fetch_add(1, std::memory_order_seq_cst);
+  if (caller_sleeps_.load(std::memory_order_seq_cst)) {
+    { std::lock_guard lock(mutex_); }
+    ended_.notify_one();
+  }
   return true;
 }
 

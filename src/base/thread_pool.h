@@ -6,7 +6,8 @@
 // Every thread begins with a share of its own, ranges that follow one another, and goes on with those that others have left: memory is
 // read in one linear stream per core for as long as possible (ranges in turn cost 5 to 20 % of the bandwidth). A task is complete when
 // its ranges are, so a worker that the operating system has put aside delays nobody unless it holds a range. Workers spin for a bounded time after a task (waking an idle core costs
-// 10-20 us, and a decode step has some hundred tasks), then sleep.
+// 10-20 us, and a decode step has some hundred tasks), then sleep. So does the caller when a range does not end: on a machine with other
+// work the thread that holds it may need this core.
 #pragma once
 
 #include <atomic>
@@ -60,11 +61,13 @@ class ThreadPool {
   std::unique_ptr<Share[]> shares_;  // [num_threads]
   alignas(64) std::atomic<uint32_t> task_{0};  // raised when all shares of a task are there
   alignas(64) std::atomic<uint32_t> done_{0};
+  std::atomic<bool> caller_sleeps_{false};
 
   std::atomic<bool> stop_{false};
   std::atomic<int> sleepers_{0};
   std::mutex mutex_;
-  std::condition_variable wake_;
+  std::condition_variable wake_;   // workers: a task, or stop
+  std::condition_variable ended_;  // the caller: the last range is done
   std::vector<Thread> workers_;
 };
 
