@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/thread_pool.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
+#include <utility>
 
 #include "base/check.h"
 
@@ -10,10 +14,12 @@ namespace {
 
 // About 50 us on a 3.5 GHz core: longer than the serial parts of a decode step, shorter than a time slice.
 constexpr int kSpins = 4000;
-// A waiting caller sleeps after this many spins, about 100 us, far longer than a range of a decode step takes: the thread that holds the
-// range has been put aside by the operating system and may need this core. It then comes to it at once, a spinning caller would keep it away
-// for the length of a time slice.
-constexpr int kCallerSpins = 8000;
+// A caller waits so long for a range, or four times as long as its own ranges took, before it thinks that the thread was put aside.
+constexpr int64_t kPatienceNs = 100'000;
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 inline void pause_cpu() {
 #if defined(__x86_64__)
@@ -62,27 +68,60 @@ void ThreadPool::parallel_for(int64_t n, int64_t grain, FunctionRef<void(int64_t
     { std::lock_guard lock(mutex_); }
     wake_.notify_all();
   }
-  while (take_and_run(0)) {
-  }
-  for (int spins = 0; done_.load(std::memory_order_acquire) != static_cast<uint32_t>(num_ranges); ++spins) {
-    if (spins < kCallerSpins) {
-      pause_cpu();
-      continue;
+  const int64_t start = now_ns();
+  int64_t own = 0;
+  while (take_and_run(0)) ++own;
+  const auto is_done = [&] { return done_.load(std::memory_order_seq_cst) == static_cast<uint32_t>(num_ranges); };
+  if (is_done()) return;
+  const int64_t waits_from = now_ns();
+  const int64_t patience = std::max(kPatienceNs, 4 * (waits_from - start) / std::max<int64_t>(own, 1));
+  for (int spins = 1; !is_done(); ++spins) {
+    pause_cpu();
+    if (spins % 64 != 0 || now_ns() - waits_from < patience) continue;
+    fetch_holders();
+    {
+      std::unique_lock lock(mutex_);
+      // seq_cst on both sides again: the thread of the last range sees the sleeper, or we see its range done.
+      caller_sleeps_.store(true, std::memory_order_seq_cst);
+      ended_.wait(lock, is_done);
+      caller_sleeps_.store(false, std::memory_order_relaxed);
     }
-    std::unique_lock lock(mutex_);
-    // seq_cst on both sides again: the thread of the last range sees the sleeper, or we see its range done.
-    caller_sleeps_.store(true, std::memory_order_seq_cst);
-    ended_.wait(lock, [&] { return done_.load(std::memory_order_seq_cst) == static_cast<uint32_t>(num_ranges); });
-    caller_sleeps_.store(false, std::memory_order_relaxed);
+    send_back();
+    return;
+  }
+}
+
+// Errors are no harm: the range is waited for in any case.
+void ThreadPool::fetch_holders() {
+  const int cpu = sched_getcpu();
+  if (cpu < 0 || cpu >= CPU_SETSIZE) return;
+  cpu_set_t here;
+  CPU_ZERO(&here);
+  CPU_SET(cpu, &here);
+  for (int t = 1; t < num_threads_; ++t) {
+    Share& share = shares_[static_cast<size_t>(t)];
+    const int tid = share.tid.load(std::memory_order_acquire);
+    if (tid != 0 && share.holds.load(std::memory_order_relaxed)) share.is_fetched = sched_setaffinity(tid, sizeof(here), &here) == 0;
+  }
+}
+
+void ThreadPool::send_back() {
+  for (int t = 1; t < num_threads_; ++t) {
+    Share& share = shares_[static_cast<size_t>(t)];
+    if (std::exchange(share.is_fetched, false)) sched_setaffinity(share.tid.load(std::memory_order_relaxed), sizeof(share.cpus), &share.cpus);
   }
 }
 
 bool ThreadPool::take_and_run(int thread) {
+  std::atomic<bool>& holds = shares_[static_cast<size_t>(thread)].holds;
+  holds.store(true, std::memory_order_relaxed);
+  bool ran = false;
   for (int i = 0; i < num_threads_; ++i) {
     const int victim = thread + i < num_threads_ ? thread + i : thread + i - num_threads_;
-    if (take_and_run_of(shares_[static_cast<size_t>(victim)])) return true;
+    if ((ran = take_and_run_of(shares_[static_cast<size_t>(victim)]))) break;
   }
-  return false;
+  holds.store(false, std::memory_order_relaxed);
+  return ran;
 }
 
 bool ThreadPool::take_and_run_of(Share& share) {
@@ -103,6 +142,8 @@ bool ThreadPool::take_and_run_of(Share& share) {
 }
 
 void ThreadPool::run_worker(int thread) {
+  Share& own = shares_[static_cast<size_t>(thread)];
+  if (sched_getaffinity(0, sizeof(own.cpus), &own.cpus) == 0) own.tid.store(::gettid(), std::memory_order_release);
   int idle = 0;
   while (!stop_.load(std::memory_order_acquire)) {
     // Read before the shares are looked at: a task whose shares were not there yet raises it afterwards.

@@ -6,9 +6,13 @@
 // Every thread begins with a share of its own, ranges that follow one another, and goes on with those that others have left: memory is
 // read in one linear stream per core for as long as possible (ranges in turn cost 5 to 20 % of the bandwidth). A task is complete when
 // its ranges are, so a worker that the operating system has put aside delays nobody unless it holds a range. Workers spin for a bounded time after a task (waking an idle core costs
-// 10-20 us, and a decode step has some hundred tasks), then sleep. So does the caller when a range does not end: on a machine with other
-// work the thread that holds it may need this core.
+// 10-20 us, and a decode step has some hundred tasks), then sleep.
+//
+// On a machine with other work a worker is put aside for a time slice (3 ms) again and again, most often with a range in its hand. The caller
+// waits 0.1 ms, then has it moved to its own core and sleeps until the range is done; afterwards the worker goes back to where it was.
 #pragma once
+
+#include <sched.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -44,11 +48,17 @@ class ThreadPool {
   struct alignas(64) Share {
     std::atomic<uint64_t> state{0};
     int64_t end = 0;  // of the current task's ranges in this share
+    std::atomic<bool> holds{false};  // the thread of this share runs a range
+    std::atomic<int> tid{0};         // of the worker; 0 before it runs
+    cpu_set_t cpus;                  // where it may run
+    bool is_fetched = false;         // to the caller's core, for the range that it holds
   };
 
   bool take_and_run(int thread);  // one range of the current task, of the thread's own share first; false when none is left
   bool take_and_run_of(Share& share);
   void run_worker(int thread);
+  void fetch_holders();
+  void send_back();
 
   const int num_threads_;
 

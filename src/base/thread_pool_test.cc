@@ -2,6 +2,7 @@
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <atomic>
 #include <chrono>
@@ -109,6 +110,41 @@ TEST(ThreadPool, EveryThreadBeginsWithAStretchOfItsOwn) {
       EXPECT_GT(begin, last[begin / 32]);
       last[begin / 32] = begin;
     }
+  }
+}
+
+// A worker that does not come to its end is moved to the caller's core meanwhile, and is where it was afterwards.
+TEST(ThreadPool, AWorkerThatIsWaitedForGoesBackToItsCores) {
+  for (const bool pin : {true, false}) {
+    ThreadPool pool(2, pin);
+    const auto caller = std::this_thread::get_id();
+    const auto cpus_of_worker = [&] {
+      cpu_set_t cpus;
+      CPU_ZERO(&cpus);
+      std::atomic<bool> is_there{false};
+      pool.parallel_for(2, 1, [&](int64_t, int64_t) {
+        if (std::this_thread::get_id() != caller) {
+          EXPECT_EQ(sched_getaffinity(0, sizeof(cpus), &cpus), 0);
+          is_there = true;
+        }
+        while (!is_there.load()) std::this_thread::yield();
+      });
+      return cpus;
+    };
+    const cpu_set_t before = cpus_of_worker();
+    int sums = 0;
+    for (int round = 0; round < 10; ++round) {
+      std::atomic<int> sum{0};
+      pool.parallel_for(16, 1, [&](int64_t begin, int64_t) {
+        // Long for a range: the caller's own take a few microseconds.
+        if (std::this_thread::get_id() != caller) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+        sum += static_cast<int>(begin);
+      });
+      sums += sum.load();
+    }
+    EXPECT_EQ(sums, 10 * 120);
+    const cpu_set_t after = cpus_of_worker();
+    EXPECT_TRUE(CPU_EQUAL(&before, &after)) << "pinned: " << pin;
   }
 }
 
