@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // pointsman bench decode: prefill and decode rates of a model, per budget, against what this machine reads and computes. Its
-// limits are measured before and after the runs they are compared with.
+// limits are measured before and after the runs they are compared with; the rate of memory also every few tokens, between them, on the
+// resident weights: where other machines share the memory it changes within a second.
 #include <chrono>
 #include <cstdio>
 
@@ -36,8 +37,11 @@ struct Flags {
   EngineFlags engine;
   int64_t tokens = 64, prompt = 128, repeat = 3, seed = 0, stream_mib = 256;
   std::string budgets, feed = "random", sessions;
-  bool json = false;
+  bool json = false, markdown = false;
 };
+
+// A window of memory is read after so many tokens.
+constexpr int64_t kTokensPerWindow = 4;
 
 // Token ids of a prompt that nobody wrote: spread over the vocabulary, so that routing is too.
 int32_t random_token(uint64_t seed, uint64_t position, int64_t vocab) {
@@ -49,6 +53,9 @@ struct Run {
   uint64_t budget_bytes = 0;
   std::vector<double> prefill_tps, decode_tps, token_ms;  // per repetition, per repetition, per token
   double stream_gbps = 0, peak_gflops = 0;                // of the machine; the latter in the dtype of the prefill
+  std::vector<double> read_gbps;                          // between tokens; empty when too little is resident
+  int threads = 0;
+  bool use_bf16 = false;
   bool disturbed = false;
   uint64_t active_bytes = 0;
   double prefill_flops_per_token = 0;
@@ -61,6 +68,11 @@ struct Run {
   double weight_gbps() const { return median(decode_tps) * static_cast<double>(active_bytes) * 1e-9; }
   double disk_bytes_per_token() const {
     return decode_steps > 0 ? static_cast<double>(decode_disk_bytes) / static_cast<double>(decode_steps) : 0;
+  }
+  // What memory gave at the same time, against the weights of the median token.
+  double of_read() const {
+    const double ms = quantile(token_ms, 0.5), limit = median(read_gbps);
+    return ms > 0 && limit > 0 ? static_cast<double>(active_bytes) * 1e-6 / ms / limit : 0;
   }
   double of_stream() const { return stream_gbps > 0 ? weight_gbps() / stream_gbps : 0; }
   double prefill_gflops() const { return median(prefill_tps) * prefill_flops_per_token * 1e-9; }
@@ -95,6 +107,8 @@ Status measure(const Flags& f, Engine& engine, Run& run) {
   const int64_t vocab = num_token_ids(engine);
   const int64_t prompt_tokens = std::min(f.prompt, session->context_length() - 1);
   const int64_t steps = std::min(f.tokens, session->context_length() - prompt_tokens);
+  const Engine::Impl& e = engine.impl();
+  const void* const weights = e.device->host_visible() ? e.weights.data() : nullptr;
   run.active_bytes = engine.memory_plan().active_weight_bytes_per_token;
   run.expected_disk_bytes = engine.memory_plan().expected_disk_bytes_per_token;
   run.prefill_flops_per_token = flops_per_prompt_token(engine);
@@ -110,7 +124,7 @@ Status measure(const Flags& f, Engine& engine, Run& run) {
     PM_ASSIGN_OR_RETURN(std::span<const float> logits, session->prefill(prompt));
     if (counts) run.prefill_tps.push_back(static_cast<double>(prompt_tokens) / seconds_since(start));
     const uint64_t disk_before = disk_bytes(engine);
-    const auto decode_start = Clock::now();
+    double decode_s = 0;
     for (int64_t i = 0; i < steps; ++i) {
       if (was_interrupted()) return {StatusCode::kUnavailable, "interrupted"};
       const int32_t token =
@@ -118,10 +132,15 @@ Status measure(const Flags& f, Engine& engine, Run& run) {
                              : static_cast<int32_t>(std::max_element(logits.begin(), logits.begin() + vocab) - logits.begin());
       start = Clock::now();
       PM_ASSIGN_OR_RETURN(logits, session->decode(token));
-      if (counts) run.token_ms.push_back(1e3 * seconds_since(start));
+      const double s = seconds_since(start);
+      decode_s += s;
+      if (counts) run.token_ms.push_back(1e3 * s);
+      if (counts && weights != nullptr && i % kTokensPerWindow == 0) {
+        ops::measure_read_rate(*e.pool, e.kernels.isa, weights, e.weights.size_bytes(), i / kTokensPerWindow, 1, run.read_gbps);
+      }
     }
     if (counts) {
-      run.decode_tps.push_back(static_cast<double>(steps) / seconds_since(decode_start));
+      run.decode_tps.push_back(static_cast<double>(steps) / decode_s);
       run.decode_disk_bytes += disk_bytes(engine) - disk_before;
       run.decode_steps += static_cast<uint64_t>(steps);
     }
@@ -148,12 +167,41 @@ void print_run(const Run& r) {
   std::printf("  decode  %9.1f tokens/s  (%.1f to %.1f)  p50 %.3f ms  p95 %.3f ms  p99 %.3f ms\n", median(r.decode_tps),
               quantile(r.decode_tps, 0), quantile(r.decode_tps, 1), quantile(r.token_ms, 0.5), quantile(r.token_ms, 0.95),
               quantile(r.token_ms, 0.99));
-  std::printf("  weights %9.2f GB/s of %.2f GB/s that memory gives (%.0f %%)  %s%s\n", r.weight_gbps(), r.stream_gbps,
+  std::printf("  weights %9.2f GB/s of %.2f GB/s that memory gives at best (%.0f %%)  %s%s\n", r.weight_gbps(), r.stream_gbps,
               100 * r.of_stream(), r.line.c_str(),
               r.disturbed ? "\n  other processes held the cores: fractions mean little" : "");
+  if (!r.read_gbps.empty()) {
+    std::printf("  memory  %9.2f GB/s between tokens (%.2f to %.2f); the median token read weights at %.0f %% of that\n", median(r.read_gbps),
+                quantile(r.read_gbps, 0.1), quantile(r.read_gbps, 0.9), 100 * r.of_read());
+  }
   if (r.expected_disk_bytes > 0 || r.decode_disk_bytes > 0) {
     std::printf("  disk    %s per decoded token, the plan says %s\n", human_bytes(r.disk_bytes_per_token()).c_str(),
                 human_bytes(static_cast<double>(r.expected_disk_bytes)).c_str());
+  }
+}
+
+void print_limits(const Run& r) {
+  std::printf("limits  %d threads, memory reads %.2f GB/s, %s %.0f GFLOP/s\n", r.threads, r.stream_gbps, r.use_bf16 ? "bf16" : "fp32", r.peak_gflops);
+  std::fflush(stdout);
+}
+
+void print_markdown(const std::vector<Run>& runs) {
+  std::printf("Limits of the machine, best of each run: ");
+  for (size_t i = 0; i < runs.size(); ++i) {
+    std::printf("%s%d threads, %.1f GB/s, %s %.0f GFLOP/s", i > 0 ? "; " : "", runs[i].threads, runs[i].stream_gbps, runs[i].use_bf16 ? "bf16" : "fp32",
+                runs[i].peak_gflops);
+  }
+  std::printf("\n\n| budget | prefill tokens/s | of peak | decode tokens/s (min to max) | p50 / p95 / p99 ms | weights GB/s | of memory between tokens | of memory at "
+              "best | experts | disk per token |\n|---|---|---|---|---|---|---|---|---|---|\n");
+  for (const Run& r : runs) {
+    std::printf("| %s | %.1f | %.0f %% | %.1f (%.1f to %.1f) | %.2f / %.2f / %.2f | %.1f | %s | %.0f %% | %s | %s |\n",
+                human_bytes(static_cast<double>(r.budget_bytes)).c_str(), median(r.prefill_tps), 100 * r.of_peak(), median(r.decode_tps),
+                quantile(r.decode_tps, 0), quantile(r.decode_tps, 1), quantile(r.token_ms, 0.5), quantile(r.token_ms, 0.95), quantile(r.token_ms, 0.99),
+                r.weight_gbps(), r.read_gbps.empty() ? "-" : format("{:.0f} % of {:.1f}", 100 * r.of_read(), median(r.read_gbps)).c_str(),
+                100 * r.of_stream(), r.line.c_str(), human_bytes(r.disk_bytes_per_token()).c_str());
+  }
+  for (const Run& r : runs) {
+    if (r.disturbed) std::printf("\nOther processes held the cores at %s: fractions mean little.\n", human_bytes(static_cast<double>(r.budget_bytes)).c_str());
   }
 }
 
@@ -189,6 +237,11 @@ Json to_json(const Run& r) {
   j.set("weight_gbps", r.weight_gbps());
   j.set("stream_gbps", r.stream_gbps);
   j.set("of_stream", r.of_stream());
+  if (!r.read_gbps.empty()) {
+    j.set("read_gbps", spread(r.read_gbps));
+    j.set("of_read", r.of_read());
+  }
+  j.set("threads", r.threads);
   j.set("disk_bytes_per_token", r.disk_bytes_per_token());
   j.set("expected_disk_bytes_per_token", r.expected_disk_bytes);
   j.set("disturbed", r.disturbed);
@@ -216,7 +269,8 @@ Status measure_limits(const Flags& f, const EngineOptions& options, int threads,
   const std::unique_ptr<Device> device = make_cpu_device();
   PM_ASSIGN_OR_RETURN(const ops::MachineLimits limits,
                       ops::measure_machine_limits(*device, pool, isa, cpu, {.read_bytes = f.stream_mib << 20, .repeats = 5}));
-  const bool use_bf16 = options.numerics == Numerics::kBf16 && limits.bf16_gflop_s > 0;
+  run.threads = threads;
+  const bool use_bf16 = run.use_bf16 = options.numerics == Numerics::kBf16 && limits.bf16_gflop_s > 0;
   run.stream_gbps = std::max(run.stream_gbps, limits.read_gb_s);
   run.peak_gflops = std::max(run.peak_gflops, use_bf16 ? limits.bf16_gflop_s : limits.fma_gflop_s);
   run.disturbed |= limits.disturbed;
@@ -235,6 +289,7 @@ Status measure_budget(const Flags& f, EngineOptions options, uint64_t budget, Ru
     }
     threads = plan.num_threads;
     PM_RETURN_IF_ERROR(measure_limits(f, options, threads, run));
+    if (!f.json && !f.markdown) print_limits(run);
     PM_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, load_with_progress(options, !f.engine.log.no_progress));
     running = true;
     run.budget_bytes = engine->memory_plan().budget_bytes;
@@ -269,12 +324,14 @@ int run_bench_decode(int argc, char** argv) {
   args.option("--seed", f.seed, "seed of the random tokens (default: 0)");
   args.option("--stream-mib", f.stream_mib, "buffer that the memory rate is measured with (default: 256)");
   args.flag("--json", f.json, "one JSON object");
+  args.flag("--markdown", f.markdown, "a table in Markdown");
   if (auto code = args.parse(argc, argv)) return *code;
   if (f.tokens < 1 || f.prompt < 1 || f.repeat < 1 || f.seed < 0 || f.stream_mib < 1) {
     return usage_error(kName, "-n, --prompt-tokens, --repeat and --stream-mib must be 1 or more, --seed 0 or more");
   }
   if (f.feed != "random" && f.feed != "greedy")
     return usage_error(kName, format("--feed {}: expected random or greedy", f.feed));
+  if (f.json && f.markdown) return usage_error(kName, "--json and --markdown: only one of them");
   EngineOptions options;
   if (auto code = f.engine.resolve(kName, options)) return *code;
   if (!f.sessions.empty()) {
@@ -287,17 +344,21 @@ int run_bench_decode(int argc, char** argv) {
   if (!budgets.ok()) return usage_error(kName, budgets.status().with_context("--budgets"));
   catch_interrupts();
   Json list = Json::array();
+  std::vector<Run> runs;
   for (const uint64_t budget : *budgets) {
     Run run;
     bool running = false;
     if (const Status s = measure_budget(f, options, budget, run, running); !s.ok()) return report(kName, s, running);
     if (f.json) {
       list.push_back(to_json(run));
+    } else if (f.markdown) {
+      runs.push_back(std::move(run));
     } else {
       print_run(run);
       std::fflush(stdout);
     }
   }
+  if (f.markdown) print_markdown(runs);
   if (f.json) {
     Json j = Json::object();
     j.set("schema_version", 1);

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
+#include <sstream>
 
 #include "base/json.h"
 #include "checkpoint/lockfile.h"
@@ -405,6 +407,25 @@ TEST(Bench, DecodeReportsWhatItMeasured) {
     EXPECT_LE(at(at(run, "token_ms"), "p50").as_double(), at(at(run, "token_ms"), "p99").as_double());
     EXPECT_GT(at(run, "of_stream").as_double(), 0);
   }
+}
+
+TEST(Bench, DecodePrintsLimitsFirstAndATableOnDemand) {
+  const std::string command = "$P bench decode " + kModel + " --memory 64MiB -c 64 -n 4 --prompt-tokens 8 --repeat 1 --stream-mib 16 --log-level error";
+  ShellResult r = run_shell(command);
+  ASSERT_EQ(r.exit_code, kExitOk) << r.err;
+  EXPECT_EQ(r.out.rfind("limits  ", 0), 0u) << r.out;
+  EXPECT_LT(r.out.find("GFLOP/s"), r.out.find("decode ")) << r.out;
+  r = run_shell(command + " --markdown");
+  ASSERT_EQ(r.exit_code, kExitOk) << r.err;
+  EXPECT_EQ(r.out.rfind("Limits of the machine", 0), 0u) << r.out;
+  // A head, a rule and one row, all with as many cells.
+  std::vector<int64_t> bars;
+  std::istringstream lines(r.out);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind('|', 0) == 0) bars.push_back(std::count(line.begin(), line.end(), '|'));
+  }
+  EXPECT_EQ(bars, (std::vector<int64_t>{11, 11, 11})) << r.out;
+  EXPECT_EQ(run_shell(command + " --markdown --json").exit_code, kExitUsage);
 }
 
 TEST(Bench, IoReadsEveryExpert) {

@@ -38,25 +38,31 @@ float multiply_add_chains(int64_t steps) {  // multiply and add apart: the refer
   return sum;
 }
 
+LimitLoops loops_of(Isa isa) {
+  return isa == Isa::kAvx512 ? limit_loops_avx512() : isa == Isa::kAvx2 ? limit_loops_avx2() : limit_loops_scalar();
+}
+
+constexpr int64_t kRange = int64_t{1} << 18;  // floats: 1 MiB, 20 us or more: long against handing out a range
+constexpr int64_t kWindow = 32;               // ranges
+
 }  // namespace
 
 LimitLoops limit_loops_scalar() { return {read_sum, multiply_add_chains, nullptr, nullptr, 1}; }
 
 Result<MachineLimits> measure_machine_limits(Device& device, ThreadPool& pool, Isa isa, const CpuFeatures& cpu, const LimitOptions& options) {
   if (!device.host_visible()) return error(StatusCode::kUnsupported, "machine limits: device {} is not the host", device.name());
-  const LimitLoops loops = isa == Isa::kAvx512 ? limit_loops_avx512() : isa == Isa::kAvx2 ? limit_loops_avx2() : limit_loops_scalar();
+  const LimitLoops loops = loops_of(isa);
   std::atomic<float> sink{0};  // every result goes here, so no loop is dead code
   const auto keep = [&](float v) { sink.store(v, std::memory_order_relaxed); };
   MachineLimits limits{.threads = pool.num_threads()};
 
-  constexpr int64_t kRange = int64_t{1} << 18;  // floats: 1 MiB, 20 us or more: long against handing out a range
   const int64_t ranges = std::max<int64_t>(1, options.read_bytes / (kRange * 4));
   PM_ASSIGN_OR_RETURN(void* memory, device.allocate(static_cast<size_t>(ranges * kRange * 4)));
   std::memset(memory, 0, static_cast<size_t>(ranges * kRange * 4));
   const float* p = static_cast<const float*>(memory);
   // Short windows, many of them: on a shared machine half a quiet millisecond is found more easily than a quiet second. They wander over all
   // of the memory, so that a window has left the caches when it is read again.
-  const int64_t window = std::min<int64_t>(ranges, 32), windows = ranges / window;
+  const int64_t window = std::min<int64_t>(ranges, kWindow), windows = ranges / window;
   // 12 chains at two per cycle are 6 cycles a step: about 0.3 ms per range.
   constexpr int64_t kSteps = 200'000;
   const int64_t fma_ranges = 4 * pool.num_threads();
@@ -98,6 +104,21 @@ Result<MachineLimits> measure_machine_limits(Device& device, ThreadPool& pool, I
   // Cores share no arithmetic units: n threads below 0.8 n times one thread never had their cores to themselves.
   limits.disturbed = limits.fma_gflop_s < 0.8 * limits.threads * limits.fma_gflop_s_one;
   return limits;
+}
+
+void measure_read_rate(ThreadPool& pool, Isa isa, const void* memory, size_t bytes, int64_t first, int64_t count, std::vector<double>& gb_s) {
+  const LimitLoops loops = loops_of(isa);
+  const int64_t window_bytes = kWindow * kRange * 4, windows = static_cast<int64_t>(bytes) / window_bytes;
+  if (windows < 4) return;
+  std::atomic<float> sink{0};
+  for (int64_t i = first; i < first + count; ++i) {
+    const float* here = static_cast<const float*>(memory) + i % windows * kWindow * kRange;
+    const double s = seconds([&] {
+      pool.parallel_for(kWindow, 1,
+                        [&](int64_t begin, int64_t end) { sink.store(loops.read(here + begin * kRange, (end - begin) * kRange), std::memory_order_relaxed); });
+    });
+    gb_s.push_back(static_cast<double>(window_bytes) / s * 1e-9);
+  }
 }
 
 }  // namespace pointsman::ops

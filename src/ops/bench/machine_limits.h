@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/cpu_features.h"
 #include "device/device.h"
@@ -27,5 +28,10 @@ struct LimitOptions {
 
 // Measures with the widest instructions that `isa` allows. Needs read_bytes of memory from `device`, host-visible.
 Result<MachineLimits> measure_machine_limits(Device& device, ThreadPool& pool, Isa isa, const CpuFeatures& cpu, const LimitOptions& options = {});
+
+// The same linear sum over memory that is there already, host-visible, by all threads of the pool: appends the GB/s of each of `count` windows of
+// 32 MiB, window number `first` and on, modulo those that fit. What memory gives between the steps of a run, when other machines share it.
+// Nothing when fewer than four windows fit: those would come from caches.
+void measure_read_rate(ThreadPool& pool, Isa isa, const void* memory, size_t bytes, int64_t first, int64_t count, std::vector<double>& gb_s);
 
 }  // namespace pointsman::ops
