@@ -71,17 +71,18 @@ TEST(ThreadPool, SeveralThreadsTakePart) {
   EXPECT_LE(ids.size(), 3u);
 }
 
-// A thread that has done its own share goes on with the others': one that stands still delays nobody but by the range that it holds.
+// A thread that has done its own share goes on with the others': one that stands still delays nobody but by what it holds, a quarter of its share.
 TEST(ThreadPool, WhatAStandingThreadLeavesIsDoneByTheOthers) {
   ThreadPool pool(2, /*pin=*/false);
+  constexpr int kHeld = 100 / 2 / 4;
   std::atomic<int> done{0};
   std::atomic<bool> stands{false}, gave_up{false};
   pool.parallel_for(100, 1, [&](int64_t, int64_t) {
     if (!stands.exchange(true)) {
-      // Holds this one range until all others are done.
+      // Until all others are done.
       const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-      while (done.load() < 99 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
-      gave_up = done.load() < 99;
+      while (done.load() < 100 - kHeld && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+      gave_up = done.load() < 100 - kHeld;
     }
     ++done;
   });
