@@ -281,21 +281,23 @@ Status ForwardPass::linear(const Linear& linear, Tensor y) {
   return this->linear(linear, rows(s.x_f32), s.x_bf16 ? rows(s.x_bf16) : Tensor{}, y);
 }
 
-Status ForwardPass::linear(const Linear& linear, const Tensor& x_f32, const Tensor& x_bf16, Tensor y) {
-  Tensor x = use_bf16(linear.weight) && x_bf16 ? x_bf16 : x_f32;
-  if (use_i8(linear.weight)) {
-    PM_ASSIGN_OR_RETURN(x, quantised(x_f32));
-  } else if (quantises(linear.weight)) {
+Result<Tensor> ForwardPass::input_of(const Weight& weight, const Tensor& x_f32, const Tensor& x_bf16) {
+  if (use_i8(weight)) return quantised(x_f32);
+  if (quantises(weight)) {
     PM_RETURN_IF_ERROR(quantise_input(x_f32));
-    x = codes_of(x_f32);
+    return codes_of(x_f32);
   }
+  return use_bf16(weight) && x_bf16 ? x_bf16 : x_f32;
+}
+
+Status ForwardPass::linear(const Linear& linear, const Tensor& x_f32, const Tensor& x_bf16, Tensor y) {
+  PM_ASSIGN_OR_RETURN(const Tensor x, input_of(linear.weight, x_f32, x_bf16));
   PM_RETURN_IF_ERROR(ops::matmul(parts_.ops, {.x = x, .w = linear.weight, .bias = linear.bias, .y = y}));
   return round_bf16(y);
 }
 
 Status ForwardPass::linears(std::span<const Projection> projections) {
   const Scratch& s = parts_.scratch;
-  const Tensor x_f32 = rows(s.x_f32);
   PM_CHECK(!projections.empty() && projections.size() <= 1 + ops::kMaxMoreParts);
   const Weight& first = projections[0].linear.weight;
   for (const Projection& p : projections) {
@@ -304,9 +306,8 @@ Status ForwardPass::linears(std::span<const Projection> projections) {
     for (const Projection& q : projections) PM_RETURN_IF_ERROR(linear(q.linear, q.y));
     return ok_status();
   }
-  const bool quantised = quantises(first);
-  if (quantised) PM_RETURN_IF_ERROR(quantise_input(x_f32));
-  ops::MatmulArgs args{.x = quantised ? codes_of(x_f32) : x_for(first), .w = first, .bias = projections[0].linear.bias, .y = projections[0].y};
+  PM_ASSIGN_OR_RETURN(const Tensor x, input_of(first, rows(s.x_f32), s.x_bf16 ? rows(s.x_bf16) : Tensor{}));
+  ops::MatmulArgs args{.x = x, .w = first, .bias = projections[0].linear.bias, .y = projections[0].y};
   for (const Projection& p : projections.subspan(1)) args.more[args.num_more++] = {.w = p.linear.weight, .bias = p.linear.bias, .y = p.y};
   PM_RETURN_IF_ERROR(ops::matmul(parts_.ops, args));
   for (const Projection& p : projections) PM_RETURN_IF_ERROR(round_bf16(p.y));

@@ -194,6 +194,8 @@ class ForwardPass {
   Status add_moe(const LayerWeights& weights, int layer_idx);
 
  private:
+  // What a product with `weight` reads of rows that there are in fp32 and, perhaps, in bf16: those, or codes made of them.
+  Result<Tensor> input_of(const Weight& weight, const Tensor& x_f32, const Tensor& x_bf16);
   // fp32 rows (of x_f32 or others) as the 8-bit codes that packed weights read. The codes of x_f32 are made once after each norm.
   Result<Tensor> quantised(const Tensor& x);
   // act of a feed-forward whose input is `x`.

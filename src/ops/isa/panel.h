@@ -488,11 +488,9 @@ void for_each_panel(ThreadPool& pool, int num, RowsOf&& rows_of, WOf&& w_of, XRo
 template <class Dot>
 void matmul_panel_kernel(ThreadPool& pool, const MatmulArgs& a) {
   for_each_panel<Dot>(
-      pool, 1, [&](int) { return a.y.rows; }, [&](int) -> const Weight& { return a.w; },
+      pool, 1 + a.num_more, [&](int) { return a.y.rows; }, [&](int p) -> const Weight& { return a.w_of(p); },
       [&](int, int64_t m) { return x_row_as<typename Dot::X>(a.x, a.x_rows != nullptr ? a.x_rows[m] : m); },
-      [&](int, int64_t m, int64_t n, const float* values) {
-        store_row(a.y.row<float>(m) + n, values, a.bias != nullptr ? a.bias + n : nullptr, a.accumulate, 32);
-      });
+      [&](int p, int64_t m, int64_t n, const float* values) { store_product(a, p, m, n, 32, values); });
 }
 inline void matmul_panel_i8_kernel(ThreadPool& pool, const MatmulArgs& a) {
   if (a.w.dtype == DType::kF4) matmul_panel_kernel<QuantDot<F4Panel>>(pool, a);

@@ -184,6 +184,29 @@ TEST(PanelMatmul, ARowDoesNotDependOnTheRowsBesideIt) {
   }
 }
 
+TEST(PanelMatmul, SeveralProductsOfOneXAreThoseOfOneCallEach) {
+  auto runners = make_runners(3);
+  for (const CodedFormat& format : panel_formats()) {
+    Stored q(format, 256, 256, 3), k(format, 128, 256, 4);
+    const PanelWeight wq(q.weight), wk(k.weight);
+    for (const int64_t rows : {1, 9, 40}) {
+      Input input(rows, 256, q.rng);
+      for (const auto& runner : runners) {
+        for (const DType x_type : inputs_of(format.dtype)) {
+          const Tensor x = input.of(x_type, runner->context);
+          TestMatrix<float> alone(rows, 128), first(rows, 256), second(rows, 128), bias(1, 128);
+          bias.fill(k.rng);
+          ASSERT_TRUE(ops::matmul(runner->context, {.x = x, .w = wk.weight(), .bias = bias.tensor().as<float>(), .y = alone.tensor()}).ok());
+          ops::MatmulArgs args{.x = x, .w = wq.weight(), .y = first.tensor(), .num_more = 1};
+          args.more[0] = {.w = wk.weight(), .bias = bias.tensor().as<float>(), .y = second.tensor()};
+          ASSERT_TRUE(ops::matmul(runner->context, args).ok());
+          ASSERT_TRUE(all_same(alone.values(), second.values())) << format.name << " " << rows;
+        }
+      }
+    }
+  }
+}
+
 // E8M0 0 and 255, zero and odd fp32 scales, every code, NaN in x.
 TEST(PanelMatmul, ExtremeScalesAndCodesAgreeEverywhere) {
   auto runners = make_runners();
