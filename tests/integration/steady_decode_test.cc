@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "checkpoint/model_config.h"
 #include "pointsman/engine.h"
 #include "pointsman/session.h"
 #include "support/counting_new.h"
@@ -22,8 +23,8 @@ uint64_t news_of_steps(const char* model, Numerics numerics, int threads, double
                         .num_threads = threads,
                         .context_length = kWarmUp + kSteps + 16,
                         .prefill_chunk = 16,
-                        .num_readers = 2,
                         .numerics = numerics,
+                        .num_readers = 2,
                         .load_tokenizer = false};
   const auto plan = Engine::plan(options);
   EXPECT_TRUE(plan.ok()) << plan.status().to_string();
