@@ -113,7 +113,7 @@ TEST_P(PackedCodes, PanelsAndRowsAreTheSameModel) {
     errors += (double{last[i]} - double{rows.logits[i]}) * (double{last[i]} - double{rows.logits[i]});
   }
   const double relative = std::sqrt(errors / squares);
-  EXPECT_LT(relative, c.format == PackFormat::kMxfp4 ? 1.0 : c.format == PackFormat::kMxfp8 ? 0.65 : c.format == PackFormat::kInt8 ? 0.4 : 0.3);
+  EXPECT_LT(relative, c.format == PackFormat::kMxfp4 ? 1.2 : c.format == PackFormat::kMxfp8 ? 0.65 : c.format == PackFormat::kInt8 ? 0.4 : 0.3);
 }
 std::vector<CodedCase> coded_cases() {
   std::vector<CodedCase> all;
