@@ -99,6 +99,7 @@ struct EngineStats {
   ExpertStats experts;                       // summed
   std::vector<ExpertStats> expert_layers;    // per MoE layer
   std::vector<int> expert_layer_ids;
+  std::vector<std::pair<std::string, uint64_t>> launches;    // op -> times, of those that ran: names say dtypes (ops/op_list.inc)
   std::vector<std::pair<std::string, uint64_t>> fallbacks;   // op -> times
   uint64_t router_guard_fired = 0;
   uint64_t dense_bytes_read = 0;             // by load()

@@ -18,6 +18,15 @@ enum class Numerics {
 };
 const char* numerics_name(Numerics n);
 
+// How keys and values of past tokens are held. Part of the numerics: it changes results.
+enum class KvCacheType {
+  kAuto,  // fp32 with fp32 numerics, else bf16
+  kFp32,
+  kBf16,
+  kInt8,  // eight-bit codes with one fp32 scale for each head and position: a little over half of bf16. Not for latent or compressed attention
+};
+const char* kv_cache_name(KvCacheType t);
+
 // Where weights live. The last rule whose pattern matches wins.
 enum class Placement {
   kPinned,    // read at start, never evicted
@@ -74,6 +83,7 @@ struct EngineOptions {
   int64_t prefill_chunk = 0;     // tokens per pass; 0: as large as the budget allows, at most 512
   int64_t max_sessions = 1;      // sessions that the plan holds room for, and that can be in one batch; at most 64
   Numerics numerics = Numerics::kBf16;
+  KvCacheType kv_cache = KvCacheType::kAuto;
   LatentForm latent_form = LatentForm::kAbsorbed;
   VerifyPolicy verify = VerifyPolicy::kAuto;
   GuardPolicy router_guard = GuardPolicy::kRefuse;

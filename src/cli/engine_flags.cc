@@ -18,6 +18,7 @@ void EngineFlags::declare(ArgParser& args) {
   args.option("-t,--threads", threads, "compute threads (default: all CPUs)");
   args.option("-c,--ctx-size", context, "context length in tokens (default: the model's, at most 4096)");
   args.option("--mla", mla, "absorbed (default) or naive: how latent attention (deepseek_v3) is computed and cached");
+  args.option("--kv-cache", kv_cache, "keys and values held as auto (default: fp32 with fp32 numerics, else bf16), bf16, fp32 or int8");
   args.option("--numerics", numerics, "bf16 (default), fp32 (parity with transformers) or vendor (as DeepSeek computes: deepseek_v4 only)");
   args.option("--prefill-chunk", prefill_chunk, "tokens per pass of prefill (default: what the budget allows, at most 512)");
   args.list("--place", place,
@@ -68,6 +69,12 @@ Result<EngineOptions> EngineFlags::options() const {
   } else if (mla != "absorbed") {
     return error(StatusCode::kInvalidArgument, "--mla {}: expected absorbed or naive", mla);
   }
+  o.kv_cache = KvCacheType::kAuto;
+  bool is_type = false;
+  for (const KvCacheType t : {KvCacheType::kAuto, KvCacheType::kFp32, KvCacheType::kBf16, KvCacheType::kInt8}) {
+    if (kv_cache == kv_cache_name(t)) o.kv_cache = t, is_type = true;
+  }
+  if (!is_type) return error(StatusCode::kInvalidArgument, "--kv-cache {}: expected auto, bf16, fp32 or int8", kv_cache);
   if (numerics == "fp32") {
     o.numerics = Numerics::kFp32;
   } else if (numerics == "vendor") {

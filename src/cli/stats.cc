@@ -106,6 +106,7 @@ void add_engine_stats(Json& j, const Engine& engine) {
   j.set("model", engine.options().model_dir);
   j.set("model_digest", engine.model_digest());
   j.set("numerics", numerics_name(engine.options().numerics));
+  j.set("kv_cache", kv_cache_name(engine.options().kv_cache));
   j.set("device", engine.options().device);
   j.set("isa", engine.isa());
   j.set("threads", engine.memory_plan().num_threads);
@@ -151,6 +152,9 @@ void add_engine_stats(Json& j, const Engine& engine) {
   }
   j.set("expert_layers", std::move(layers));
   if (engine.options().prefetch != PrefetchMode::kOff) j.set("prediction", to_json(s.prediction));
+  Json launches = Json::object();
+  for (const auto& [op, times] : s.launches) launches.set(op, times);
+  j.set("launches", std::move(launches));
   Json fallbacks = Json::object();
   for (const auto& [op, times] : s.fallbacks) fallbacks.set(op, times);
   j.set("fallbacks", std::move(fallbacks));

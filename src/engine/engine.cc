@@ -53,6 +53,7 @@ Status fill_defaults(EngineOptions& o, const ModelConfig& config) {
   if (o.numerics == Numerics::kVendor && !arch->has_vendor_numerics) {
     return error(StatusCode::kUnsupported, "numerics vendor: not defined for {}; fp32 and bf16 are", config.model_type);
   }
+  PM_RETURN_IF_ERROR(KvCache::check(config, o.numerics, o.kv_cache));
   if (const int64_t dim = config.compressed.index_head_dim; o.numerics == Numerics::kVendor && config.compressed.has(CompressKind::kSparse) && (dim & (dim - 1)) != 0) {
     return error(StatusCode::kUnsupported, "numerics vendor: index_head_dim {} is no power of two, so the indexer cannot be rotated", dim);
   }
@@ -143,6 +144,15 @@ Result<std::optional<LockFile>> find_lock(FileSystem& fs, const EngineOptions& o
 }  // namespace
 
 const char* prefetch_name(PrefetchMode m) { return m == PrefetchMode::kOff ? "off" : m == PrefetchMode::kLog ? "log" : "predict"; }
+const char* kv_cache_name(KvCacheType t) {
+  switch (t) {
+    case KvCacheType::kAuto: return "auto";
+    case KvCacheType::kFp32: return "fp32";
+    case KvCacheType::kBf16: return "bf16";
+    case KvCacheType::kInt8: return "int8";
+  }
+  return "?";
+}
 const char* numerics_name(Numerics n) { return n == Numerics::kFp32 ? "fp32" : n == Numerics::kBf16 ? "bf16" : "vendor"; }
 
 uint64_t default_memory_bytes() { return default_budget_bytes(); }
@@ -361,6 +371,7 @@ EngineStats Engine::stats() const {
   }
   const auto names = ops::op_names();
   for (size_t i = 0; i < names.size(); ++i) {
+    if (const uint64_t n = e.fallbacks.launches[i].load(); n > 0) s.launches.emplace_back(names[i], n);
     if (const uint64_t n = e.fallbacks.count[i].load(); n > 0) s.fallbacks.emplace_back(names[i], n);
   }
   s.router_guard_fired = e.guard_fired;

@@ -56,7 +56,7 @@ uint64_t output_bytes(const ModelConfig& config, int64_t sessions) {
 
 uint64_t session_bytes(const ModelConfig& config, const EngineOptions& options) {
   const uint64_t history = config.compressed.layers.empty() ? 0 : static_cast<uint64_t>(options.context_length) * sizeof(int32_t);
-  return align_up(KvCache::bytes(config, options.numerics, options.context_length), kPageBytes) + align_up(history, kPageBytes);
+  return align_up(KvCache::bytes(config, KvCache::dtype_for(options.numerics, options.kv_cache), options.context_length), kPageBytes) + align_up(history, kPageBytes);
 }
 
 Result<MemoryPlan> make_plan(const PlanRequest& r) {
@@ -143,7 +143,7 @@ Result<MemoryPlan> make_plan(const PlanRequest& r) {
   item("expert slots", slots_total(plan.num_slots),
        format("{} of {} experts, {} each", plan.num_slots, plan.num_experts_total, human_bytes(static_cast<double>(slot_bytes))));
   const std::string each = o.max_sessions > 1 ? format("{} sessions of ", o.max_sessions) : "";
-  item("KV cache", kv, format("{}{} positions, {}", each, o.context_length, dtype_name(KvCache::dtype_for(o.numerics))));
+  item("KV cache", kv, format("{}{} positions, {}", each, o.context_length, dtype_name(KvCache::dtype_for(o.numerics, o.kv_cache))));
   item("scratch", scratch(plan.prefill_chunk) - logits, format("{} tokens per pass", plan.batch_tokens));
   item("logits", logits, format("{} of {}, on the device and on the host", o.max_sessions, c.vocab_size));
   item("read buffers", store_buffers + load_staging + on_demand.read_buffer_bytes,
@@ -185,7 +185,7 @@ Result<MemoryPlan> make_plan(const PlanRequest& r) {
     const double miss = 1 - static_cast<double>(plan.num_slots) / static_cast<double>(plan.num_experts_total);
     plan.expected_disk_bytes_per_token += static_cast<uint64_t>(static_cast<double>(routed) * miss);
   }
-  plan.kv_bytes_per_token = KvCache::bytes_per_token(c, o.numerics);
+  plan.kv_bytes_per_token = KvCache::bytes_per_token(c, KvCache::dtype_for(o.numerics, o.kv_cache));
   return plan;
 }
 

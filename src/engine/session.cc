@@ -12,8 +12,8 @@ namespace pointsman {
 Result<std::unique_ptr<Session>> Engine::new_session() {
   auto session = std::make_unique<Session::Impl>();
   session->engine = impl_.get();
-  PM_ASSIGN_OR_RETURN(session->cache, KvCache::make(*impl_->device, impl_->budget, impl_->config, impl_->options.numerics,
-                                                    impl_->options.context_length));
+  PM_ASSIGN_OR_RETURN(session->cache, KvCache::make(*impl_->device, impl_->budget, impl_->config,
+                                                    KvCache::dtype_for(impl_->options.numerics, impl_->options.kv_cache), impl_->options.context_length));
   if (session->cache.forgets()) {
     const size_t tokens = static_cast<size_t>(impl_->options.context_length);
     PM_ASSIGN_OR_RETURN(session->history_charge, Charge::make(impl_->budget, MemoryClass::kKvCache, align_up(tokens * sizeof(int32_t), kPageBytes)));

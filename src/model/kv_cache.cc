@@ -3,6 +3,9 @@
 
 #include <algorithm>
 
+#include "base/log.h"
+#include "ops/attention/attention.h"
+
 namespace pointsman {
 namespace {
 
@@ -15,40 +18,58 @@ size_t compressed_bytes(const ModelConfig& c, DType dtype, int64_t capacity) {
 struct Planes {
   uint64_t k, v;
 };
-Planes plane_bytes(const ModelConfig& c, Numerics n, int64_t capacity) {
+Planes plane_bytes(const ModelConfig& c, DType dtype, int64_t capacity) {
   const LatentAttentionConfig& a = c.latent;
-  int64_t k = c.num_key_value_heads * c.head_dim, v = k;
-  if (a) {
-    k = a.naive ? c.num_attention_heads * (a.nope + a.rope) : a.kv_lora_rank + a.rope;
-    v = a.naive ? c.num_attention_heads * a.v : 0;
-  }
-  const auto bytes = [&](int64_t width) { return static_cast<uint64_t>(width * capacity * (dtype_bits(KvCache::dtype_for(n)) / 8)); };
-  return {bytes(k), bytes(v)};
+  const auto bytes = [&](int64_t heads, int64_t width) { return static_cast<uint64_t>(ops::cache_plane_bytes(dtype, heads, capacity, width)); };
+  if (!a) return {bytes(c.num_key_value_heads, c.head_dim), bytes(c.num_key_value_heads, c.head_dim)};
+  if (!a.naive) return {bytes(1, a.kv_lora_rank + a.rope), 0};
+  return {bytes(c.num_attention_heads, a.nope + a.rope), bytes(c.num_attention_heads, a.v)};
 }
 
 }  // namespace
 
-uint64_t KvCache::bytes(const ModelConfig& c, Numerics n, int64_t capacity) {
-  if (!c.compressed.layers.empty()) return compressed_bytes(c, dtype_for(n), capacity);
-  const Planes planes = plane_bytes(c, n, capacity);
+DType KvCache::dtype_for(Numerics n, KvCacheType t) {
+  switch (t) {
+    case KvCacheType::kAuto: return dtype_for(n);
+    case KvCacheType::kFp32: return DType::kF32;
+    case KvCacheType::kBf16: return DType::kBF16;
+    case KvCacheType::kInt8: return DType::kI8;
+  }
+  return dtype_for(n);
+}
+
+Status KvCache::check(const ModelConfig& c, Numerics n, KvCacheType t) {
+  const bool compressed = !c.compressed.layers.empty();
+  if (t == KvCacheType::kInt8 && (compressed || c.latent)) {
+    return error(StatusCode::kUnsupported, "KV cache int8: {} attends to {} keys, for which bf16 and fp32 are", c.model_type, compressed ? "compressed" : "latent");
+  }
+  if (compressed && dtype_for(n, t) != dtype_for(n)) {
+    return error(StatusCode::kUnsupported, "KV cache {}: with {} the cache of compressed keys is {}", kv_cache_name(t), numerics_name(n), dtype_name(dtype_for(n)));
+  }
+  return ok_status();
+}
+
+uint64_t KvCache::bytes(const ModelConfig& c, DType dtype, int64_t capacity) {
+  if (!c.compressed.layers.empty()) return compressed_bytes(c, dtype, capacity);
+  const Planes planes = plane_bytes(c, dtype, capacity);
   return static_cast<uint64_t>(c.num_hidden_layers) * (planes.k + planes.v);
 }
 
-uint64_t KvCache::bytes_per_token(const ModelConfig& c, Numerics n) {
-  if (c.compressed.layers.empty()) return bytes(c, n, 1);
+uint64_t KvCache::bytes_per_token(const ModelConfig& c, DType dtype) {
+  if (c.compressed.layers.empty()) return bytes(c, dtype, 1);
   // Over a stretch in which every ratio closes entries.
   const int64_t stretch = c.compressed.sparse_ratio * c.compressed.heavy_ratio;
-  return (bytes(c, n, 2 * stretch) - bytes(c, n, stretch)) / static_cast<uint64_t>(stretch);
+  return (bytes(c, dtype, 2 * stretch) - bytes(c, dtype, stretch)) / static_cast<uint64_t>(stretch);
 }
 
-Result<KvCache> KvCache::make(Device& device, MemoryBudget& budget, const ModelConfig& c, Numerics n, int64_t capacity) {
+Result<KvCache> KvCache::make(Device& device, MemoryBudget& budget, const ModelConfig& c, DType dtype, int64_t capacity) {
   KvCache cache;
-  cache.dtype_ = dtype_for(n);
+  cache.dtype_ = dtype;
   cache.capacity_ = capacity;
   cache.config_ = &c;
-  PM_ASSIGN_OR_RETURN(cache.buffer_, Buffer::make(device, budget, MemoryClass::kKvCache, bytes(c, n, capacity)));
+  PM_ASSIGN_OR_RETURN(cache.buffer_, Buffer::make(device, budget, MemoryClass::kKvCache, bytes(c, dtype, capacity)));
   if (c.compressed.layers.empty()) {
-    const Planes planes = plane_bytes(c, n, capacity);
+    const Planes planes = plane_bytes(c, dtype, capacity);
     cache.k_bytes_ = planes.k;
     cache.v_bytes_ = planes.v;
     return cache;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Keys and values of one session: per layer K and V, each [kv_heads, capacity, head_dim], fp32 in the fp32 numerics mode, else bf16.
+// Keys and values of one session: per layer K and V, each [kv_heads, capacity, head_dim], fp32 in the fp32 numerics mode, else bf16, unless
+// asked otherwise (KvCacheType; the layout of eight-bit codes is in ops/attention/attention.h).
 // Latent attention keeps one key per position, which is the value too, or in its naive form keys and values of every head.
 // Layers with compressed attention have rings and entries instead (compressed_cache.h). One buffer, charged whole when the session is
 // made: a long conversation cannot grow past its budget.
@@ -24,11 +25,14 @@ class KvCache {
   static constexpr int64_t kNumSnapshots = 4;
 
   static DType dtype_for(Numerics n) { return n == Numerics::kFp32 ? DType::kF32 : DType::kBF16; }
-  static uint64_t bytes(const ModelConfig& c, Numerics n, int64_t capacity);
+  static DType dtype_for(Numerics n, KvCacheType t);
+  // kUnsupported: eight-bit codes where keys are latent or compressed; another type than the numerics' where they are compressed.
+  static Status check(const ModelConfig& c, Numerics n, KvCacheType t);
+  static uint64_t bytes(const ModelConfig& c, DType dtype, int64_t capacity);
   // What one more position takes, on average.
-  static uint64_t bytes_per_token(const ModelConfig& c, Numerics n);
+  static uint64_t bytes_per_token(const ModelConfig& c, DType dtype);
   // `config` outlives the cache.
-  static Result<KvCache> make(Device& device, MemoryBudget& budget, const ModelConfig& config, Numerics n, int64_t capacity);
+  static Result<KvCache> make(Device& device, MemoryBudget& budget, const ModelConfig& config, DType dtype, int64_t capacity);
 
   void* k(int layer) const { return buffer_.bytes() + static_cast<uint64_t>(layer) * (k_bytes_ + v_bytes_); }
   void* v(int layer) const { return buffer_.bytes() + static_cast<uint64_t>(layer) * (k_bytes_ + v_bytes_) + k_bytes_; }

@@ -33,11 +33,13 @@ namespace ops {
 
 struct KernelTable;
 
-// Ops that ran on the reference kernel because the device had none, by op. Never silent: logged once per op.
+// Which ops ran, and which of them on the reference kernel because the device had none. The latter is never silent: logged once per op.
 struct FallbackCounters {
   static constexpr int kMaxOps = 64;
   std::atomic<uint64_t> count[kMaxOps] = {};
   bool forbidden = false;  // then a missing kernel is kUnavailable instead
+  // Launches of every entry of op_list.inc, on a kernel of the device or the reference: which dtypes and forms a model really runs.
+  std::atomic<uint64_t> launches[kMaxOps] = {};
 };
 
 struct OpContext {

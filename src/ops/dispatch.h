@@ -28,6 +28,7 @@ Status dispatch(OpContext& ctx, Kernel<Args> KernelTable::* entry, OpIndex index
     PM_RETURN_IF_ERROR(note_fallback(ctx, static_cast<int>(index)));
     kernel = reference_kernels().*entry;
   }
+  if (ctx.fallbacks != nullptr) ctx.fallbacks->launches[static_cast<int>(index)].fetch_add(1, std::memory_order_relaxed);
   return launch(*ctx.stream, *ctx.pool, kernel, args);
 }
 #define PM_DISPATCH(ctx, name, args) dispatch(ctx, &KernelTable::name, OpIndex::k_##name, args)

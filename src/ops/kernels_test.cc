@@ -56,7 +56,11 @@ TEST(Kernels, AMissingKernelIsCountedLoggedOnceAndGivesTheSameNumbers) {
   set_log_sink({});
   EXPECT_TRUE(testing::all_same(expected.values(), y.values()));
   const auto all = ops::op_names();
-  for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(without.fallbacks.count[i].load(), all[i] == "matmul_f32_f32" ? 3u : 0u) << all[i];
+  for (size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(without.fallbacks.count[i].load(), all[i] == "matmul_f32_f32" ? 3u : 0u) << all[i];
+    EXPECT_EQ(without.fallbacks.launches[i].load(), all[i] == "matmul_f32_f32" ? 3u : 0u) << all[i];
+    EXPECT_EQ(with.fallbacks.launches[i].load(), all[i] == "matmul_f32_f32" ? 1u : 0u) << all[i];
+  }
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_NE(lines[0].find("matmul_f32_f32"), std::string::npos);
 }

@@ -20,8 +20,8 @@ Status check(const char* op, const Args& a) {
     return error(StatusCode::kInvalidArgument, "{}: {} rows for {} of {} sequences (at most {}), up to position {} in caches of {}", op, a.q.rows, a.sequences.rows(),
                  a.sequences.count, kMaxSequences, a.sequences.longest() - 1, a.capacity);
   }
-  if (a.cache_dtype != DType::kF32 && a.cache_dtype != DType::kBF16) {
-    return error(StatusCode::kInvalidArgument, "{}: cache of {}, expected F32 or BF16", op, dtype_name(a.cache_dtype));
+  if (a.cache_dtype != DType::kF32 && a.cache_dtype != DType::kBF16 && a.cache_dtype != DType::kI8) {
+    return error(StatusCode::kInvalidArgument, "{}: cache of {}, expected F32, BF16 or I8", op, dtype_name(a.cache_dtype));
   }
   return ok_status();
 }
@@ -37,6 +37,7 @@ Status qkv_prepare(OpContext& ctx, const QkvPrepareArgs& a) {
                  a.k.cols, a.v.rows, a.v.cols, a.rotary_dim, a.clip);
   }
   if (a.q.rows == 0) return ok_status();
+  if (a.cache_dtype == DType::kI8) return PM_DISPATCH(ctx, qkv_prepare_i8, a);
   return a.cache_dtype == DType::kBF16 ? PM_DISPATCH(ctx, qkv_prepare_bf16, a) : PM_DISPATCH(ctx, qkv_prepare_f32, a);
 }
 
@@ -46,11 +47,15 @@ Status attention(OpContext& ctx, const AttentionArgs& a) {
   if (a.v_head_dim < 0 || v_dim > kMaxHeadDim || (a.v_row != 0 && a.v_row < v_dim)) {
     return error(StatusCode::kInvalidArgument, "attention: values of {} (at most {}) in rows of {}", v_dim, kMaxHeadDim, a.v_row);
   }
+  if (a.cache_dtype == DType::kI8 && a.v_row != 0 && a.v_row != v_dim) {
+    return error(StatusCode::kInvalidArgument, "attention: values of {} in rows of {}: a cache of I8 has a scale for each whole row", v_dim, a.v_row);
+  }
   if (a.out.rows != a.q.rows || a.out.cols != a.heads * v_dim || (a.out.dtype != DType::kF32 && a.out.dtype != DType::kBF16) || a.window < 0) {
     return error(StatusCode::kInvalidArgument, "attention: q [{}, {}], out [{}, {}] {}, window {} do not fit", a.q.rows, a.q.cols, a.out.rows, a.out.cols,
                  dtype_name(a.out.dtype), a.window);
   }
   if (a.q.rows == 0) return ok_status();
+  if (a.cache_dtype == DType::kI8) return PM_DISPATCH(ctx, attention_i8, a);
   return a.cache_dtype == DType::kBF16 ? PM_DISPATCH(ctx, attention_bf16, a) : PM_DISPATCH(ctx, attention_f32, a);
 }
 

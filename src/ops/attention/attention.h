@@ -2,7 +2,9 @@
 //
 // Grouped-query attention over a KV cache, and the step before it: per-head RMSNorm, rotary embedding, append to the cache.
 //
-// Cache layout: K and V each [kv_heads, capacity, head_dim], position-major within a head, so that one head's keys are one stream.
+// Cache layout: K and V each [kv_heads, capacity, head_dim], position-major within a head, so that one head's keys are one stream. kI8: fp32
+// scales [kv_heads, capacity], then codes in that layout: an element is code * scale, the scale of a row its largest
+// magnitude over 127. A row that is not finite has the scale NaN. cache_plane_bytes() says how much that is.
 #pragma once
 
 #include "ops/context.h"
@@ -10,6 +12,12 @@
 #include "tensor/tensor.h"
 
 namespace pointsman::ops {
+
+// Bytes of K, or of V: whole floats, so that the next plane is aligned.
+inline int64_t cache_plane_bytes(DType dtype, int64_t kv_heads, int64_t capacity, int64_t head_dim) {
+  const int64_t bytes = kv_heads * capacity * (head_dim * dtype_bits(dtype) / 8);
+  return dtype == DType::kI8 ? (bytes + 3) / 4 * 4 + kv_heads * capacity * static_cast<int64_t>(sizeof(float)) : bytes;
+}
 
 // q and k: per-head RMSNorm over head_dim (where a weight is given), clamp to +-clip (v too), then rotation of half-split pairs (i, i + rotary_dim/2) by
 // cos/sin (Su et al. 2021, in Hugging Face's half-split form); channels beyond rotary_dim pass through. k and v are rounded to the
@@ -25,7 +33,7 @@ struct QkvPrepareArgs {
   const float* sin = nullptr;
   int32_t heads = 0, kv_heads = 0, head_dim = 0, rotary_dim = 0;
   PerSequence k_cache, v_cache;    // device [kv_heads, capacity, head_dim] of cache_dtype, of each sequence
-  DType cache_dtype = DType::kF32; // kF32 or kBF16
+  DType cache_dtype = DType::kF32; // kF32, kBF16 or kI8
   int64_t capacity = 0;
   Sequences sequences;
 
@@ -41,8 +49,9 @@ Status qkv_prepare(OpContext& ctx, const QkvPrepareArgs& args);
 // out[t, h] = sum_j softmax_j(scale * q[t, h] . k[j, h / group]) v[j, h / group] over the keys j with
 // max(0, p - window + 1) <= j <= p of its own sequence, p its position there (window 0: all keys up to p).
 // Scores, the running maximum and the sums are fp32; keys are taken in blocks of 64 that start at absolute multiples of 64
-// (online softmax, Milakov & Gimelshein 2018), so that a row's result does not depend on the rows beside it. With a bf16 cache q is
-// rounded to bf16 before the score; probabilities stay fp32.
+// (online softmax, Milakov & Gimelshein 2018), so that a row's result does not depend on the rows beside it. With a bf16 or I8 cache q is
+// rounded to bf16 before the score; probabilities stay fp32. I8: codes meet q, and the scale of a key multiplies the score, that of a value the
+// probability.
 // With sinks (gpt-oss), a logit of each head that has no key and no value joins the softmax: it takes its share and adds nothing.
 // Values may have another width than keys, and may be the first channels of wider rows (latent attention: v_cache = k_cache).
 struct AttentionArgs {

@@ -45,6 +45,53 @@ inline void prepare_head(float* x, const float* norm, const QkvPrepareArgs& a, i
   }
 }
 
+// One head's plane of the cache: elements as they are, or eight-bit codes with one fp32 scale for each head and position, the scales of all
+// heads before all codes.
+template <class C>
+struct CacheHead {
+  CacheHead(const void* plane, int64_t /*heads*/, int64_t head, int64_t capacity, int64_t row) : rows(static_cast<const C*>(plane) + head * capacity * row) {}
+  const C* rows;
+  static constexpr bool kScaled = false;
+};
+template <>
+struct CacheHead<int8_t> {
+  CacheHead(const void* plane, int64_t heads, int64_t head, int64_t capacity, int64_t row)
+      : rows(static_cast<const int8_t*>(plane) + heads * capacity * static_cast<int64_t>(sizeof(float)) + head * capacity * row),
+        scales(static_cast<const float*>(plane) + head * capacity) {}
+  const int8_t* rows;
+  const float* scales;
+  static constexpr bool kScaled = true;
+};
+
+// The scale of a row is its largest magnitude over 127. A row that is not finite gets a scale of NaN, so that it shows.
+inline float to_codes(const float* x, int8_t* codes, int64_t n) {
+  Vec largest = vzero(), check = vzero();
+  for (int64_t i = 0; i < n; i += 16) {
+    const Vec v = vload_n(x + i, smaller(16, n - i));
+    largest = vmax(largest, vmax(v, vsub(vzero(), v)));
+    check = vfma(v, vzero(), check);
+  }
+  const float most = vhighest(largest);
+  if (vmask_less(check, vset(1)) != 0xffff) {
+    __builtin_memset(codes, 0, static_cast<size_t>(n));
+    return __builtin_nanf("");
+  }
+  // A largest value so small that its inverse overflows: zeros.
+  const float inverse = most > 1e-36f ? 127.0f / most : 0.0f;
+  for (int64_t i = 0; i < n; i += 16) {
+    const int64_t c = smaller(16, n - i);
+    vstore_n(codes + i, vmax(vset(-127), vmin(vset(127), vmul(vload_n(x + i, c), vset(inverse)))), c);
+  }
+  return most / 127.0f;
+}
+template <class C>
+void store_in_cache(const float* x, void* plane, const QkvPrepareArgs& a, int64_t head, int64_t position) {
+  const CacheHead<C> to(plane, a.kv_heads, head, a.capacity, a.head_dim);
+  C* row = const_cast<C*>(to.rows) + position * a.head_dim;
+  if constexpr (CacheHead<C>::kScaled) const_cast<float*>(to.scales)[position] = to_codes(x, row, a.head_dim);
+  else to_cache(x, row, a.head_dim);
+}
+
 template <class C>
 void qkv_prepare_kernel(ThreadPool& pool, const QkvPrepareArgs& a) {
   pool.parallel_for(a.q.rows, larger(1, 8192 / larger(1, (a.heads + 2 * a.kv_heads) * a.head_dim)), [&](int64_t first, int64_t last) {
@@ -54,10 +101,9 @@ void qkv_prepare_kernel(ThreadPool& pool, const QkvPrepareArgs& a) {
       for (int64_t h = 0; h < a.kv_heads; ++h) {
         float* k = a.k.row<float>(t) + h * a.head_dim;
         prepare_head(k, a.k_norm, a, t);
-        const int64_t at = (h * a.capacity + a.sequences.position(s, t)) * a.head_dim;
-        to_cache(k, static_cast<C*>(a.k_cache[s]) + at, a.head_dim);
+        store_in_cache<C>(k, a.k_cache[s], a, h, a.sequences.position(s, t));
         if (a.clip > 0) clamp_row(a.v.row<float>(t) + h * a.head_dim, a.clip, a.head_dim);
-        to_cache(a.v.row<const float>(t) + h * a.head_dim, static_cast<C*>(a.v_cache[s]) + at, a.head_dim);
+        store_in_cache<C>(a.v.row<const float>(t) + h * a.head_dim, a.v_cache[s], a, h, a.sequences.position(s, t));
       }
     }
   });
@@ -170,35 +216,36 @@ struct NothingAhead {
   void step() {}
 };
 
-// Sixteen-column blocks of `keys` rows as panel[u][64] units, zeros where there is no key. `elements` of each row, from p on.
+// Sixteen rows of keys as columns: out[u][64] units, zeros where there is no key (`keys` of them are there). `elements` of each row, from p on.
 template <class C, class A>
-void panel_of_keys(const C* p, int64_t stride, int64_t keys, int64_t elements, float* panel, A& ahead) {
+void panel_rows(const C* p, int64_t stride, int64_t keys, int64_t elements, float* out, A& ahead) {
   constexpr int64_t kPerUnit = static_cast<int64_t>(sizeof(float) / sizeof(C));
   const int64_t units = (elements + kPerUnit - 1) / kPerUnit;
-  for (int64_t j = 0; j < kAttentionKeyBlock; j += 16) {
-    for (int64_t u = 0; u < units; u += 16) {
-      const C* tile = p + j * stride + u * kPerUnit;
-      float* out = panel + u * kAttentionKeyBlock + j;
-      const int64_t left = elements - u * kPerUnit;
-      Vec r[16];
-      if (j + 16 <= keys && left >= 16 * kPerUnit) {
+  for (int64_t u = 0; u < units; u += 16, out += 16 * kAttentionKeyBlock) {
+    const C* tile = p + u * kPerUnit;
+    const int64_t left = elements - u * kPerUnit;
+    Vec r[16];
+    if (keys >= 16 && left >= 16 * kPerUnit) {
 #pragma GCC unroll 16
-        for (int64_t i = 0; i < 16; ++i) r[i] = vload_units(tile + i * stride);
-        vtranspose(r);
-        for (int i = 0; i < 6; ++i) ahead.step();
-#pragma GCC unroll 16
-        for (int64_t i = 0; i < 16; ++i) vstore(out + i * kAttentionKeyBlock, r[i]);
-        continue;
-      }
-      for (int64_t i = 0; i < 16; ++i) {
-        float t[16] = {};
-        if (j + i < keys) __builtin_memcpy(t, tile + i * stride, static_cast<size_t>(smaller(left, 16 * kPerUnit)) * sizeof(C));
-        r[i] = vload_units(t);
-      }
+      for (int64_t i = 0; i < 16; ++i) r[i] = vload_units(tile + i * stride);
       vtranspose(r);
-      for (int64_t i = 0; i < 16 && u + i < units; ++i) vstore(out + i * kAttentionKeyBlock, r[i]);
+      for (int i = 0; i < 6; ++i) ahead.step();
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < 16; ++i) vstore(out + i * kAttentionKeyBlock, r[i]);
+      continue;
     }
+    for (int64_t i = 0; i < 16; ++i) {
+      float t[16] = {};
+      if (i < keys) __builtin_memcpy(t, tile + i * stride, static_cast<size_t>(smaller(left, 16 * kPerUnit)) * sizeof(C));
+      r[i] = vload_units(t);
+    }
+    vtranspose(r);
+    for (int64_t i = 0; i < 16 && u + i < units; ++i) vstore(out + i * kAttentionKeyBlock, r[i]);
   }
+}
+template <class C, class A>
+void panel_of_keys(const C* p, int64_t stride, int64_t keys, int64_t elements, float* panel, A& ahead) {
+  for (int64_t j = 0; j < kAttentionKeyBlock; j += 16) panel_rows(p + j * stride, stride, larger(0, keys - j), elements, panel + j, ahead);
 }
 
 // s[r][j] (+)= q[r] . key j over the units of a panel, for kVecs x 16 keys.
@@ -281,49 +328,24 @@ void for_row_tiles(int64_t from, int64_t to, F&& f) {
   }
 }
 
-// How the cache holds an element: as it is, or as eight-bit codes with one scale for each head and position, the scales of a plane after
-// all its codes.
-template <class C>
-struct CacheHead {
-  CacheHead(const void* plane, int64_t /*heads*/, int64_t head, int64_t capacity, int64_t row) : rows(static_cast<const C*>(plane) + head * capacity * row) {}
-  const C* rows;
-  static constexpr bool kScaled = false;
-};
-template <>
-struct CacheHead<int8_t> {
-  CacheHead(const void* plane, int64_t heads, int64_t head, int64_t capacity, int64_t row)
-      : rows(static_cast<const int8_t*>(plane) + head * capacity * row),
-        scales(reinterpret_cast<const float*>(static_cast<const int8_t*>(plane) + heads * capacity * row) + head * capacity) {}
-  const int8_t* rows;
-  const float* scales;
-  static constexpr bool kScaled = true;
-};
-
-// Keys of a block into the panel, as elements of the dot product.
+// Keys of a block into the panel, as elements of the dot product: eight-bit codes are whole numbers, exact in bf16.
 template <class Dot, class C, class A>
 void load_panel(const C* keys, int64_t stride, int64_t count, int64_t first, int64_t elements, float* panel, A& ahead) {
   if constexpr (sizeof(C) == sizeof(typename Dot::X)) {
     panel_of_keys(keys + first, stride, count, elements, panel, ahead);
   } else {
-    bf16 wide[16 * 2 * kPanelUnits];
+    // Sixteen keys at a time, wide: 8 KiB.
+    constexpr int64_t kWide = 2 * kPanelUnits;
+    typename Dot::X wide[16 * kWide];
     for (int64_t j = 0; j < kAttentionKeyBlock; j += 16) {
       const int64_t n = larger(0, smaller(16, count - j));
       for (int64_t i = 0; i < n; ++i) {
-        for (int64_t d = 0; d < elements; d += 16) {
-          const int64_t c = smaller(16, elements - d);
-          vstore_n(wide + i * 2 * kPanelUnits + d, vload_n(keys + (j + i) * stride + first + d, c), c);
-        }
+        const C* row = keys + (j + i) * stride + first;
+        int64_t d = 0;
+        for (; d + 16 <= elements; d += 16) vstore(wide + i * kWide + d, vload(row + d));
+        if (d < elements) vstore_n(wide + i * kWide + d, vload_n(row + d, elements - d), elements - d);
       }
-      for (int64_t u = 0; u < elements; u += 32) {
-        Vec r[16];
-        for (int64_t i = 0; i < 16; ++i) {
-          float t[16] = {};
-          if (i < n) __builtin_memcpy(t, wide + i * 2 * kPanelUnits + u, static_cast<size_t>(smaller(32, elements - u)) * sizeof(bf16));
-          r[i] = vload_units(t);
-        }
-        vtranspose(r);
-        for (int64_t i = 0; i < 16 && u + 2 * i < elements; ++i) vstore(panel + (u / 2 + i) * kAttentionKeyBlock + j, r[i]);
-      }
+      panel_rows(wide, kWide, n, elements, panel + j, ahead);
     }
   }
 }

@@ -30,6 +30,7 @@ namespace {
 inline void fill_table(KernelTable& t) {
   t.attention_bf16 = attention_kernel<Bf16Dot, bf16>;
   t.attention_f32 = attention_kernel<F32Dot<float>, float>;
+  t.attention_i8 = attention_kernel<Bf16Dot, int8_t>;
   t.combine = combine_kernel;
   t.compress_bf16 = compress_kernel<bf16>;
   t.compress_f32 = compress_kernel<float>;
@@ -56,6 +57,7 @@ inline void fill_table(KernelTable& t) {
   t.permute_index = permute_index_kernel;
   t.qkv_prepare_bf16 = qkv_prepare_kernel<bf16>;
   t.qkv_prepare_f32 = qkv_prepare_kernel<float>;
+  t.qkv_prepare_i8 = qkv_prepare_kernel<int8_t>;
   t.rms_norm = rms_norm_kernel;
   t.rotate_tail = rotate_tail_kernel;
   t.route = route_kernel;

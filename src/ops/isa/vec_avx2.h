@@ -38,6 +38,7 @@ inline Vec vload(const f16* p) {
   const __m128i* q = reinterpret_cast<const __m128i*>(p);
   return {_mm256_cvtph_ps(_mm_loadu_si128(q)), _mm256_cvtph_ps(_mm_loadu_si128(q + 1))};
 }
+inline Vec vload(const int8_t* p);
 template <class Half>
 inline Vec vload_n(const Half* p, int64_t n) {
   alignas(32) Half t[16] = {};
@@ -184,6 +185,12 @@ inline Vec vsqrt(Vec a) { return {_mm256_sqrt_ps(a.lo), _mm256_sqrt_ps(a.hi)}; }
 inline Vec vload(const int8_t* p) {
   const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(b, 8)))};
+}
+inline void vstore_n(int8_t* p, Vec a, int64_t n) {
+  alignas(32) int32_t t[16];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(t), _mm256_cvtps_epi32(a.lo));
+  _mm256_store_si256(reinterpret_cast<__m256i*>(t + 8), _mm256_cvtps_epi32(a.hi));
+  for (int64_t i = 0; i < 16 && i < n; ++i) p[i] = static_cast<int8_t>(t[i]);
 }
 inline Vec vload_units(const void* p) { return vload(static_cast<const float*>(p)); }
 inline void vstream(float* p, Vec a) { _mm256_stream_ps(p, a.lo), _mm256_stream_ps(p + 8, a.hi); }

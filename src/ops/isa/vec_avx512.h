@@ -145,6 +145,8 @@ inline Vec vsqrt(Vec a) { return {_mm512_sqrt_ps(a.v)}; }
 // Eight-bit whole numbers, and sixteen 32-bit units of anything (no value is looked at).
 inline Vec vload(const int8_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))}; }
 inline Vec vload_n(const int8_t* p, int64_t n) { return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(first_lanes(n), p)))}; }
+// Rounded to nearest even. REQUIRES: within -128 .. 127.
+inline void vstore_n(int8_t* p, Vec a, int64_t n) { _mm_mask_storeu_epi8(p, first_lanes(n), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.v))); }
 inline Vec vload_units(const void* p) { return {_mm512_loadu_ps(p)}; }
 // Past the caches; p is aligned to 64 bytes. After the last one: vstream_done().
 inline void vstream(float* p, Vec a) { _mm512_stream_ps(p, a.v); }

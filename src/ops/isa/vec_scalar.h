@@ -137,6 +137,9 @@ inline void vsplit(const Vec& x, Vec* m, Vec* e) {
 }
 inline Vec vsqrt(const Vec& a) { return each([&](int i) { return std::sqrt(a.f[i]); }); }
 
+inline void vstore_n(int8_t* p, const Vec& a, int64_t n) {
+  for (int i = 0; i < 16 && i < n; ++i) p[i] = static_cast<int8_t>(std::nearbyint(a.f[i]));
+}
 inline Vec vload_units(const void* p) {
   Vec r;
   __builtin_memcpy(&r, p, sizeof(r));
