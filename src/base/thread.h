@@ -12,7 +12,11 @@
 namespace pointsman {
 
 // Stack of every thread that Pointsman starts.
+#if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 inline constexpr size_t kThreadStackBytes = 256 * 1024;
+#else  // frames of kernels are several times as large: nothing is shared between the variables of inlined functions
+inline constexpr size_t kThreadStackBytes = 2 * 1024 * 1024;
+#endif
 
 class Thread {
  public:
