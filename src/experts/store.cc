@@ -9,7 +9,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
-#include <numeric>
 
 #include "base/check.h"
 #include "base/function_ref.h"
@@ -138,12 +137,10 @@ struct ExpertStore::Impl {
         guessed(static_cast<size_t>(c.num_experts())),
         ahead_slots(static_cast<size_t>(options.num_slots)),
         ready(static_cast<size_t>(c.num_experts())),
-        all_ids(static_cast<size_t>(c.num_experts())),
         reading(static_cast<size_t>(options.num_readers), -1),
         ids(static_cast<size_t>(c.num_experts())),
         waiting(static_cast<size_t>(c.num_experts())),
         seen_in_batch(static_cast<size_t>(c.num_experts()), 0) {
-    std::iota(all_ids.begin(), all_ids.end(), 0);
     guesses.reserve(static_cast<size_t>(c.num_experts()));
   }
 
@@ -155,7 +152,7 @@ struct ExpertStore::Impl {
     return sizeof(Impl) + Residency::table_bytes(slots, layers, experts) + layers * experts * sizeof(RememberedDigest) +
            layers * sizeof(ExpertLayerStats) + 2 * Ring<Job>::table_bytes(slots) + Ring<Guess>::table_bytes(experts) +
            slots * sizeof(AheadSlot) + experts * sizeof(int32_t) + 2 * Ring<Job>::table_bytes(experts) +
-           Ring<int32_t>::table_bytes(experts) + experts * (sizeof(uint64_t) + sizeof(int32_t)) +
+           Ring<int32_t>::table_bytes(experts) + experts * sizeof(uint64_t) +
            static_cast<uint64_t>(o.num_readers) * kReaderTableBytes;
   }
 
@@ -221,7 +218,6 @@ struct ExpertStore::Impl {
   bool is_overdue = false;      // reads of this batch
   int num_overdue = 0;          // reads of earlier batches, which ended without them
   uint64_t num_finished = 0;    // reads, ever
-  std::vector<int32_t> all_ids;  // 0, 1, 2, ...
   std::vector<int32_t> reading;  // by reader: the slot it fills, or -1
   bool stop = false;
 
@@ -654,10 +650,6 @@ Status ExpertStore::prefetch(int moe_layer_idx, std::span<const int32_t> expert_
     m.work.notify_one();
   }
   return ok_status();
-}
-
-Status ExpertStore::prefetch_layer(int moe_layer_idx) {
-  return prefetch(moe_layer_idx, impl_->all_ids);
 }
 
 void ExpertStore::release(int slot) {

@@ -147,9 +147,6 @@ class ExpertStore {
   // kInvalidArgument: no such layer or expert. Does not wait.
   Status prefetch(int moe_layer_idx, std::span<const int32_t> expert_ids, ReadAhead why = ReadAhead::kKnown);
 
-  // The same for all experts of a layer: before a batch that will need nearly all of them.
-  Status prefetch_layer(int moe_layer_idx);
-
   std::span<const ExpertLayerStats> stats() const;  // per MoE layer; exact between batches
   void reset_stats();
   int64_t num_slots() const;
