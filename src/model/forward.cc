@@ -353,6 +353,7 @@ Status ForwardPass::attend(int layer_idx) {
                                      .k_cache = each_cache([&](const KvCache& kv) { return kv.k(layer_idx); }),
                                      .v_cache = each_cache([&](const KvCache& kv) { return kv.v(layer_idx); }),
                                      .cache_dtype = cache().dtype(),
+                                     .layout = cache().layout(),
                                      .capacity = cache().capacity(),
                                      .sequences = sequences_,
                                      .window = c.layer_window[static_cast<size_t>(layer_idx)],

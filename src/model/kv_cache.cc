@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "ops/attention/attention.h"
 
 namespace pointsman {
 namespace {
@@ -20,7 +19,7 @@ struct Planes {
 };
 Planes plane_bytes(const ModelConfig& c, DType dtype, int64_t capacity) {
   const LatentAttentionConfig& a = c.latent;
-  const auto bytes = [&](int64_t heads, int64_t width) { return static_cast<uint64_t>(ops::cache_plane_bytes(dtype, heads, capacity, width)); };
+  const auto bytes = [&](int64_t heads, int64_t width) { return static_cast<uint64_t>(ops::cache_plane_bytes(dtype, KvCache::layout_of(c, dtype), heads, capacity, width)); };
   if (!a) return {bytes(c.num_key_value_heads, c.head_dim), bytes(c.num_key_value_heads, c.head_dim)};
   if (!a.naive) return {bytes(1, a.kv_lora_rank + a.rope), 0};
   return {bytes(c.num_attention_heads, a.nope + a.rope), bytes(c.num_attention_heads, a.v)};
@@ -56,7 +55,7 @@ uint64_t KvCache::bytes(const ModelConfig& c, DType dtype, int64_t capacity) {
 }
 
 uint64_t KvCache::bytes_per_token(const ModelConfig& c, DType dtype) {
-  if (c.compressed.layers.empty()) return bytes(c, dtype, 1);
+  if (c.compressed.layers.empty()) return bytes(c, dtype, ops::kAttentionKeyBlock) / ops::kAttentionKeyBlock;  // whole tiles
   // Over a stretch in which every ratio closes entries.
   const int64_t stretch = c.compressed.sparse_ratio * c.compressed.heavy_ratio;
   return (bytes(c, dtype, 2 * stretch) - bytes(c, dtype, stretch)) / static_cast<uint64_t>(stretch);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Keys and values of one session: per layer K and V, each [kv_heads, capacity, head_dim], fp32 in the fp32 numerics mode, else bf16, unless
-// asked otherwise (KvCacheType; the layout of eight-bit codes is in ops/attention/attention.h).
+// Keys and values of one session: per layer K and V of every key/value head, fp32 in the fp32 numerics mode, else bf16, unless
+// asked otherwise (KvCacheType; layouts: ops/attention/attention.h).
 // Latent attention keeps one key per position, which is the value too, or in its naive form keys and values of every head.
 // Layers with compressed attention have rings and entries instead (compressed_cache.h). One buffer, charged whole when the session is
 // made: a long conversation cannot grow past its budget.
@@ -15,6 +15,7 @@
 #include "checkpoint/model_config.h"
 #include "device/device.h"
 #include "model/compressed_cache.h"
+#include "ops/attention/attention.h"
 #include "pointsman/options.h"
 
 namespace pointsman {
@@ -28,6 +29,10 @@ class KvCache {
   static DType dtype_for(Numerics n, KvCacheType t);
   // kUnsupported: eight-bit codes where keys are latent or compressed; another type than the numerics' where they are compressed.
   static Status check(const ModelConfig& c, Numerics n, KvCacheType t);
+  // bf16 keys of their own are in tiles, latent ones in rows.
+  static ops::CacheLayout layout_of(const ModelConfig& c, DType dtype) {
+    return dtype == DType::kBF16 && !c.latent ? ops::CacheLayout::kTiles : ops::CacheLayout::kRows;
+  }
   static uint64_t bytes(const ModelConfig& c, DType dtype, int64_t capacity);
   // What one more position takes, on average.
   static uint64_t bytes_per_token(const ModelConfig& c, DType dtype);
@@ -38,6 +43,7 @@ class KvCache {
   void* v(int layer) const { return buffer_.bytes() + static_cast<uint64_t>(layer) * (k_bytes_ + v_bytes_) + k_bytes_; }
   const CompressedLayerCache& compressed_layer(int layer) const { return layout_.layers[static_cast<size_t>(layer)]; }
   DType dtype() const { return dtype_; }
+  ops::CacheLayout layout() const { return layout_of(*config_, dtype_); }
   int64_t capacity() const { return capacity_; }
 
   // True when rings may have to be rebuilt from tokens: the session remembers them.

@@ -67,7 +67,7 @@ TEST(Sequences, FitOnlyWhereEveryPositionIsInTheCache) {
 
 // One call for several sequences, and one call for each: the same bits.
 TEST(Sequences, InOneCallOfAttentionAreAsAlone) {
-  constexpr int64_t kCapacity = 200;
+  constexpr int64_t kCapacity = 256;
   constexpr int32_t kHeads = 6, kKvHeads = 2, kDim = 40;
   const Sequences list = list_of({{1, 130}, {7, 60}, {1, 0}, {1, 64}, {30, 3}});
   const int64_t rows = list.rows();
@@ -81,8 +81,8 @@ TEST(Sequences, InOneCallOfAttentionAreAsAlone) {
   }
   for (const int threads : {1, 3}) {
     for (auto& run : make_runners(threads)) {
-      for (const int64_t window : {0, 50}) {
-        ops::AttentionArgs args{.q = q.tensor(), .k_cache = keys, .v_cache = values, .cache_dtype = DType::kBF16, .capacity = kCapacity, .sequences = list,
+      for (const auto& [window, layout] : {std::pair{0, ops::CacheLayout::kRows}, {50, ops::CacheLayout::kRows}, {0, ops::CacheLayout::kTiles}, {50, ops::CacheLayout::kTiles}}) {
+        ops::AttentionArgs args{.q = q.tensor(), .k_cache = keys, .v_cache = values, .cache_dtype = DType::kBF16, .layout = layout, .capacity = kCapacity, .sequences = list,
                                 .window = window, .heads = kHeads, .kv_heads = kKvHeads, .head_dim = kDim, .scale = 0.2f, .out = together.tensor()};
         ASSERT_TRUE(ops::attention(run->context, args).ok());
         for (int s = 0; s < list.count; ++s) {

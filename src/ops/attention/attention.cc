@@ -38,7 +38,7 @@ Status qkv_prepare(OpContext& ctx, const QkvPrepareArgs& a) {
   }
   if (a.q.rows == 0) return ok_status();
   if (a.cache_dtype == DType::kI8) return PM_DISPATCH(ctx, qkv_prepare_i8, a);
-  return a.cache_dtype == DType::kBF16 ? PM_DISPATCH(ctx, qkv_prepare_bf16, a) : PM_DISPATCH(ctx, qkv_prepare_f32, a);
+  return a.cache_dtype == DType::kBF16 ? PM_DISPATCH(ctx, qkv_prepare_tiles, a) : PM_DISPATCH(ctx, qkv_prepare_f32, a);
 }
 
 Status attention(OpContext& ctx, const AttentionArgs& a) {
@@ -54,7 +54,12 @@ Status attention(OpContext& ctx, const AttentionArgs& a) {
     return error(StatusCode::kInvalidArgument, "attention: q [{}, {}], out [{}, {}] {}, window {} do not fit", a.q.rows, a.q.cols, a.out.rows, a.out.cols,
                  dtype_name(a.out.dtype), a.window);
   }
+  if (a.layout == CacheLayout::kTiles && (a.cache_dtype != DType::kBF16 || v_dim != a.head_dim || a.v_row != 0)) {
+    return error(StatusCode::kInvalidArgument, "attention: cache of {}, keys of {}, values of {} in rows of {}: tiles are BF16 and of one width",
+                 dtype_name(a.cache_dtype), a.head_dim, v_dim, a.v_row);
+  }
   if (a.q.rows == 0) return ok_status();
+  if (a.layout == CacheLayout::kTiles) return PM_DISPATCH(ctx, attention_tiles, a);
   if (a.cache_dtype == DType::kI8) return PM_DISPATCH(ctx, attention_i8, a);
   return a.cache_dtype == DType::kBF16 ? PM_DISPATCH(ctx, attention_bf16, a) : PM_DISPATCH(ctx, attention_f32, a);
 }

@@ -2,9 +2,12 @@
 //
 // Grouped-query attention over a KV cache, and the step before it: per-head RMSNorm, rotary embedding, append to the cache.
 //
-// Cache layout: K and V each [kv_heads, capacity, head_dim], position-major within a head, so that one head's keys are one stream. kI8: fp32
+// Cache layouts. kRows: K and V each [kv_heads, capacity, head_dim], position-major within a head, so that one head's keys are one stream. kI8: fp32
 // scales [kv_heads, capacity], then codes in that layout: an element is code * scale, the scale of a row its largest
-// magnitude over 127. A row that is not finite has the scale NaN. cache_plane_bytes() says how much that is.
+// magnitude over 127. A row that is not finite has the scale NaN.
+// kTiles, bf16 only: as the dot product of pairs reads them, in one linear stream per head. 64 positions are a tile, K [head_dim / 2][64 keys][2 channels],
+// V [32 pairs of positions][head_dim][2 positions]; a head is a whole number of tiles, an odd head_dim has a channel of zeros after it.
+// cache_plane_bytes() says how much that is.
 #pragma once
 
 #include "ops/context.h"
@@ -13,8 +16,24 @@
 
 namespace pointsman::ops {
 
+inline constexpr int64_t kAttentionKeyBlock = 64;
+enum class CacheLayout { kRows, kTiles };
+
+// Elements of one head in tiles, and where an element of it is.
+inline int64_t tile_elements(int64_t head_dim) { return kAttentionKeyBlock * ((head_dim + 1) / 2 * 2); }
+inline int64_t tiled_head_elements(int64_t capacity, int64_t head_dim) {
+  return (capacity + kAttentionKeyBlock - 1) / kAttentionKeyBlock * tile_elements(head_dim);
+}
+inline int64_t tiled_key_at(int64_t position, int64_t channel, int64_t head_dim) {
+  return position / kAttentionKeyBlock * tile_elements(head_dim) + channel / 2 * (2 * kAttentionKeyBlock) + position % kAttentionKeyBlock * 2 + channel % 2;
+}
+inline int64_t tiled_value_at(int64_t position, int64_t channel, int64_t head_dim) {
+  return position / kAttentionKeyBlock * tile_elements(head_dim) + position % kAttentionKeyBlock / 2 * (2 * head_dim) + channel * 2 + position % 2;
+}
+
 // Bytes of K, or of V: whole floats, so that the next plane is aligned.
-inline int64_t cache_plane_bytes(DType dtype, int64_t kv_heads, int64_t capacity, int64_t head_dim) {
+inline int64_t cache_plane_bytes(DType dtype, CacheLayout layout, int64_t kv_heads, int64_t capacity, int64_t head_dim) {
+  if (layout == CacheLayout::kTiles) return kv_heads * tiled_head_elements(capacity, head_dim) * dtype_bits(dtype) / 8;
   const int64_t bytes = kv_heads * capacity * (head_dim * dtype_bits(dtype) / 8);
   return dtype == DType::kI8 ? (bytes + 3) / 4 * 4 + kv_heads * capacity * static_cast<int64_t>(sizeof(float)) : bytes;
 }
@@ -32,8 +51,8 @@ struct QkvPrepareArgs {
   const float* cos = nullptr;      // device [tokens, rotary_dim / 2]
   const float* sin = nullptr;
   int32_t heads = 0, kv_heads = 0, head_dim = 0, rotary_dim = 0;
-  PerSequence k_cache, v_cache;    // device [kv_heads, capacity, head_dim] of cache_dtype, of each sequence
-  DType cache_dtype = DType::kF32; // kF32, kBF16 or kI8
+  PerSequence k_cache, v_cache;    // device, of each sequence
+  DType cache_dtype = DType::kF32; // kF32 or kI8 in rows, kBF16 in tiles
   int64_t capacity = 0;
   Sequences sequences;
 
@@ -50,14 +69,16 @@ Status qkv_prepare(OpContext& ctx, const QkvPrepareArgs& args);
 // max(0, p - window + 1) <= j <= p of its own sequence, p its position there (window 0: all keys up to p).
 // Scores, the running maximum and the sums are fp32; keys are taken in blocks of 64 that start at absolute multiples of 64
 // (online softmax, Milakov & Gimelshein 2018), so that a row's result does not depend on the rows beside it. With a bf16 or I8 cache q is
-// rounded to bf16 before the score; probabilities stay fp32. I8: codes meet q, and the scale of a key multiplies the score, that of a value the
-// probability.
+// rounded to bf16 before the score. I8: codes meet q, and the scale of a key multiplies the score, that of a value the probability. Probabilities,
+// relative to the largest score so far, stay fp32 with rows; with tiles they are rounded to bf16, as transformers has them in bf16, and the sum that
+// divides is that of the rounded ones.
 // With sinks (gpt-oss), a logit of each head that has no key and no value joins the softmax: it takes its share and adds nothing.
 // Values may have another width than keys, and may be the first channels of wider rows (latent attention: v_cache = k_cache).
 struct AttentionArgs {
   Tensor q;                        // [tokens, heads * head_dim] kF32
-  PerSequence k_cache, v_cache;    // of each sequence, as in QkvPrepareArgs
-  DType cache_dtype = DType::kF32;
+  PerSequence k_cache, v_cache;    // of each sequence
+  DType cache_dtype = DType::kF32; // kF32, kBF16 or kI8
+  CacheLayout layout = CacheLayout::kRows;
   int64_t capacity = 0;
   Sequences sequences;
   int64_t window = 0;
@@ -75,7 +96,6 @@ struct AttentionArgs {
     visit(const_cast<void*&>(reinterpret_cast<const void*&>(sinks)));
   }
 };
-inline constexpr int64_t kAttentionKeyBlock = 64;
 inline constexpr int32_t kMaxHeadDim = 576;  // DeepSeek-V3: a latent of 512 and 64 rotated channels
 Status attention(OpContext& ctx, const AttentionArgs& args);
 

@@ -45,16 +45,27 @@ inline void prepare_head(float* x, const float* norm, const QkvPrepareArgs& a, i
   }
 }
 
-// One head's plane of the cache: elements as they are, or eight-bit codes with one fp32 scale for each head and position, the scales of all
-// heads before all codes.
+// One head's plane of the cache: elements as they are, eight-bit codes with one fp32 scale for each head and position (the scales of all
+// heads before all codes), or tiles of bf16.
+struct CacheTile {};
 template <class C>
 struct CacheHead {
+  using Element = C;
   CacheHead(const void* plane, int64_t /*heads*/, int64_t head, int64_t capacity, int64_t row) : rows(static_cast<const C*>(plane) + head * capacity * row) {}
   const C* rows;
   static constexpr bool kScaled = false;
 };
 template <>
+struct CacheHead<CacheTile> {
+  using Element = bf16;
+  CacheHead(const void* plane, int64_t /*heads*/, int64_t head, int64_t capacity, int64_t row)
+      : rows(static_cast<const bf16*>(plane) + head * tiled_head_elements(capacity, row)) {}
+  const bf16* rows;
+  static constexpr bool kScaled = false;
+};
+template <>
 struct CacheHead<int8_t> {
+  using Element = int8_t;
   CacheHead(const void* plane, int64_t heads, int64_t head, int64_t capacity, int64_t row)
       : rows(static_cast<const int8_t*>(plane) + heads * capacity * static_cast<int64_t>(sizeof(float)) + head * capacity * row),
         scales(static_cast<const float*>(plane) + head * capacity) {}
@@ -84,12 +95,29 @@ inline float to_codes(const float* x, int8_t* codes, int64_t n) {
   }
   return most / 127.0f;
 }
-template <class C>
+enum class CachePart { kKey, kValue };
+template <class C, CachePart kPart>
 void store_in_cache(const float* x, void* plane, const QkvPrepareArgs& a, int64_t head, int64_t position) {
   const CacheHead<C> to(plane, a.kv_heads, head, a.capacity, a.head_dim);
-  C* row = const_cast<C*>(to.rows) + position * a.head_dim;
-  if constexpr (CacheHead<C>::kScaled) const_cast<float*>(to.scales)[position] = to_codes(x, row, a.head_dim);
-  else to_cache(x, row, a.head_dim);
+  using Element = typename CacheHead<C>::Element;
+  Element* const head_rows = const_cast<Element*>(to.rows);
+  if constexpr (__is_same(C, CacheTile)) {
+    bf16 row[kMaxHeadDim + 1];
+    to_cache(x, row, a.head_dim);
+    row[a.head_dim] = bf16{};
+    if constexpr (kPart == CachePart::kKey) {
+      bf16* at = head_rows + tiled_key_at(position, 0, a.head_dim);
+      for (int64_t d = 0; d < a.head_dim; d += 2, at += 2 * kAttentionKeyBlock) __builtin_memcpy(at, row + d, 2 * sizeof(bf16));
+    } else {
+      // Element by element: the other position of the pair may be written by another thread at the same time.
+      bf16* const at = head_rows + tiled_value_at(position, 0, a.head_dim);
+      for (int64_t d = 0; d < a.head_dim; ++d) at[2 * d] = row[d];
+    }
+  } else {
+    Element* const row = head_rows + position * a.head_dim;
+    if constexpr (CacheHead<C>::kScaled) const_cast<float*>(to.scales)[position] = to_codes(x, row, a.head_dim);
+    else to_cache(x, row, a.head_dim);
+  }
 }
 
 template <class C>
@@ -101,50 +129,12 @@ void qkv_prepare_kernel(ThreadPool& pool, const QkvPrepareArgs& a) {
       for (int64_t h = 0; h < a.kv_heads; ++h) {
         float* k = a.k.row<float>(t) + h * a.head_dim;
         prepare_head(k, a.k_norm, a, t);
-        store_in_cache<C>(k, a.k_cache[s], a, h, a.sequences.position(s, t));
+        store_in_cache<C, CachePart::kKey>(k, a.k_cache[s], a, h, a.sequences.position(s, t));
         if (a.clip > 0) clamp_row(a.v.row<float>(t) + h * a.head_dim, a.clip, a.head_dim);
-        store_in_cache<C>(a.v.row<const float>(t) + h * a.head_dim, a.v_cache[s], a, h, a.sequences.position(s, t));
+        store_in_cache<C, CachePart::kValue>(a.v.row<const float>(t) + h * a.head_dim, a.v_cache[s], a, h, a.sequences.position(s, t));
       }
     }
   });
-}
-
-// o[r][d] += sum over the keys j of p[r][j] * v[j][d], j ascending. Rows of v are v_row elements apart.
-template <int R, class C>
-void add_values(const float* p, const C* v, int64_t from, int64_t to, int64_t head_dim, int64_t v_row, float* o) {
-  int64_t d = 0;
-  for (; d + 32 <= head_dim; d += 32) {
-    Vec acc[R][2];
-    for (int r = 0; r < R; ++r) acc[r][0] = vload(o + r * kMaxHeadDim + d), acc[r][1] = vload(o + r * kMaxHeadDim + d + 16);
-    for (int64_t j = from; j < to; ++j) {
-      const Vec v0 = vload(v + j * v_row + d), v1 = vload(v + j * v_row + d + 16);
-      for (int r = 0; r < R; ++r) {
-        const Vec pj = vset(p[r * kAttentionKeyBlock + j]);
-        acc[r][0] = vfma(pj, v0, acc[r][0]);
-        acc[r][1] = vfma(pj, v1, acc[r][1]);
-      }
-    }
-    for (int r = 0; r < R; ++r) vstore(o + r * kMaxHeadDim + d, acc[r][0]), vstore(o + r * kMaxHeadDim + d + 16, acc[r][1]);
-  }
-  for (; d < head_dim; d += 16) {
-    const int64_t c = smaller(16, head_dim - d);
-    for (int r = 0; r < R; ++r) {
-      Vec acc = vload_n(o + r * kMaxHeadDim + d, c);
-      for (int64_t j = from; j < to; ++j) acc = vfma(vset(p[r * kAttentionKeyBlock + j]), vload_n(v + j * v_row + d, c), acc);
-      vstore_n(o + r * kMaxHeadDim + d, acc, c);
-    }
-  }
-}
-template <class C>
-void add_values_of(int rows, const float* p, const C* v, int64_t from, int64_t to, int64_t head_dim, int64_t v_row, float* o) {
-  switch (rows) {
-    case 1: return add_values<1>(p, v, from, to, head_dim, v_row, o);
-    case 2: return add_values<2>(p, v, from, to, head_dim, v_row, o);
-    case 3: return add_values<3>(p, v, from, to, head_dim, v_row, o);
-    case 4: return add_values<4>(p, v, from, to, head_dim, v_row, o);
-    case 5: return add_values<5>(p, v, from, to, head_dim, v_row, o);
-    case 6: return add_values<6>(p, v, from, to, head_dim, v_row, o);
-  }
 }
 
 inline float first_lane(Vec v) {
@@ -153,8 +143,9 @@ inline float first_lane(Vec v) {
   return f[0];
 }
 
-// Scores of one row become probabilities relative to the new maximum; what was summed so far is scaled down to it.
-inline void online_softmax(float* s, int64_t from, int64_t to, float scale, int64_t head_dim, float& max, float& sum, float* o) {
+// Scores of one row become probabilities relative to the new maximum, in p (of fp32 or bf16); what was summed so far is scaled down to it.
+template <class P>
+inline void online_softmax(float* s, int64_t from, int64_t to, float scale, int64_t head_dim, float& max, float& sum, float* o, P* p) {
   for (int64_t j = 0; j < from; ++j) s[j] = kMinusInfinity;
   for (int64_t j = to; j < kAttentionKeyBlock; ++j) s[j] = kMinusInfinity;
   Vec v[4];
@@ -163,7 +154,8 @@ inline void online_softmax(float* s, int64_t from, int64_t to, float scale, int6
   const float next = highest > max ? highest : max;
   for (int i = 0; i < 4; ++i) {
     v[i] = vexp(vsub(v[i], vset(next)));
-    vstore(s + 16 * i, v[i]);
+    vstore(p + 16 * i, v[i]);
+    if constexpr (sizeof(P) < sizeof(float)) v[i] = vload(p + 16 * i);
   }
   const float correction = next == max ? 1.0f : first_lane(vexp(vset(max - next)));
   sum = sum * correction + vsum(vadd(vadd(v[0], v[1]), vadd(v[2], v[3])));
@@ -174,12 +166,6 @@ inline void online_softmax(float* s, int64_t from, int64_t to, float scale, int6
     }
   }
   max = next;
-}
-
-// The values of a block are read in columns, a pattern that no processor guesses: asked for while the scores are computed.
-template <class C>
-inline void ask_for(const C* p, int64_t n) {
-  for (int64_t i = 0; i < n; i += static_cast<int64_t>(64 / sizeof(C))) __builtin_prefetch(p + i);
 }
 
 // --- Tiles of query rows -------------------------------------------------------------------------------------------------------------------
@@ -313,6 +299,60 @@ void value_rows(const float* p, const C* v, int64_t stride, int64_t from, int64_
   }
 }
 
+// The same over pairs of keys [from, to) of a tile of values: o[r][d] += p[r][2j] * v[j][d][0] and p[r][2j + 1] * v[j][d][1], as pdot adds them.
+// `kept` says which of a pair count, in all of them.
+inline constexpr uint32_t kBothOfPair = 0xffffffffu;
+template <int R, int kVecs, bool kWhole>
+void pair_tile(const bf16* p, const bf16* v, int64_t dim, int64_t from, int64_t to, uint32_t kept, float* o, int64_t o_stride) {
+  Vec acc[R][kVecs];
+  for (int r = 0; r < R; ++r) {
+    for (int i = 0; i < kVecs; ++i) acc[r][i] = vload(o + r * o_stride + 16 * i);
+  }
+  for (int64_t j = from; j < to; ++j) {
+    Pairs x[kVecs];
+    for (int i = 0; i < kVecs; ++i) {
+      x[i] = pload(v + j * 2 * dim + 32 * i);
+      if constexpr (!kWhole) x[i] = pkeep(x[i], kept);
+    }
+    for (int r = 0; r < R; ++r) {
+      const Pairs pj = pset(p + r * kAttentionKeyBlock + 2 * j);
+      for (int i = 0; i < kVecs; ++i) acc[r][i] = pdot(acc[r][i], pj, x[i]);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int i = 0; i < kVecs; ++i) vstore(o + r * o_stride + 16 * i, acc[r][i]);
+  }
+}
+template <int R, bool kWhole>
+void pair_rows(const bf16* p, const bf16* v, int64_t dim, int64_t from, int64_t to, uint32_t kept, float* o, int64_t o_stride) {
+  if (from >= to) return;
+  constexpr int kVecs = R == 1 && kTileVecs > 1 ? 8 : kTileVecs;
+  int64_t d = 0;
+  for (; d + 16 * kVecs <= dim; d += 16 * kVecs) pair_tile<R, kVecs, kWhole>(p, v + 2 * d, dim, from, to, kept, o + d, o_stride);
+  for (; d + 16 <= dim; d += 16) pair_tile<R, 1, kWhole>(p, v + 2 * d, dim, from, to, kept, o + d, o_stride);
+  if (d == dim) return;
+  for (int r = 0; r < R; ++r) {
+    Vec acc = vload_n(o + r * o_stride + d, dim - d);
+    for (int64_t j = from; j < to; ++j) {
+      acc = pdot(acc, pset(p + r * kAttentionKeyBlock + 2 * j), pkeep(pload_n(v + j * 2 * dim + 2 * d, 2 * (dim - d)), kept));
+    }
+    vstore_n(o + r * o_stride + d, acc, dim - d);
+  }
+}
+// One row over the pairs of [from, to) among those of its own keys [low, high): what lies beside them in the first and the last pair does not count.
+inline void pairs_at_edge(const bf16* p, const bf16* v, int64_t dim, int64_t low, int64_t high, int64_t from, int64_t to, float* o, int64_t o_stride) {
+  for (int64_t j = from; j < to; ++j) {
+    const bool is_whole = 2 * j >= low && 2 * j + 2 <= high;
+    if (is_whole) {
+      const int64_t end = smaller(to, high / 2);
+      pair_rows<1, true>(p, v, dim, j, end, kBothOfPair, o, o_stride);
+      j = end - 1;
+    } else {
+      pair_rows<1, false>(p, v, dim, j, j + 1, (2 * j >= low ? 0xffffu : 0) | (2 * j + 2 <= high ? 0xffff0000u : 0), o, o_stride);
+    }
+  }
+}
+
 // Calls f.template operator()<R>(r) for tiles of rows [from, to).
 template <class F>
 void for_row_tiles(int64_t from, int64_t to, F&& f) {
@@ -353,6 +393,8 @@ void load_panel(const C* keys, int64_t stride, int64_t count, int64_t first, int
 template <class Dot, class C>
 class AttentionBlock {
   using X = typename Dot::X;
+  using Element = typename CacheHead<C>::Element;
+  static constexpr bool kTiled = __is_same(C, CacheTile);
 
  public:
   explicit AttentionBlock(const AttentionArgs& args)
@@ -400,6 +442,39 @@ class AttentionBlock {
   // The keys from b on and the rows [r0, r1) that see some of them.
   void block(int64_t b, int64_t r0, int64_t r1) {
     const int64_t keys = smaller(kAttentionKeyBlock, high_[r1 - 1] - b);
+    if constexpr (kTiled) tile_of(b, r0, r1, keys);
+    else rows_of(b, r0, r1, keys);
+  }
+  // Keys and values lie in the cache as they are needed, and are read where they are.
+  void tile_of(int64_t b, int64_t r0, int64_t r1, int64_t keys) {
+    NothingAhead nothing;
+    const int64_t at = b / kAttentionKeyBlock * tile_elements(dim_);
+    for_row_tiles(r0, r1, [&]<int R>(int64_t r) {
+      score_rows<Dot, R>(q_rows_ + r, reinterpret_cast<const float*>(keys_ + at), (dim_ + 1) / 2, true, smaller(keys, high_[r + R - 1] - b),
+                         scores_ + r * kAttentionKeyBlock, nothing);
+    });
+    const auto low = [&](int64_t r) { return larger(0, low_[r] - b); };
+    const auto high = [&](int64_t r) { return smaller(kAttentionKeyBlock, high_[r] - b); };
+    for (int64_t r = r0; r < r1; ++r) {
+      online_softmax(scores_ + r * kAttentionKeyBlock, low(r), high(r), a_.scale, v_dim_, max_[r], sum_[r], o_ + r * v_dim_,
+                     probabilities_ + r * kAttentionKeyBlock);
+    }
+    const bf16* const v = values_ + at;
+    for_row_tiles(r0, r1, [&]<int R>(int64_t r) {
+      // Pairs that all rows of the tile see whole, and before and after them those of one row only. A pair is never cut but at the end of a row's own
+      // keys, so no sum depends on the rows beside it.
+      const int64_t shared = (low(r + R - 1) + 1) / 2, end = larger(shared, high(r) / 2);
+      const bf16* p = probabilities_ + r * kAttentionKeyBlock;
+      float* o = o_ + r * v_dim_;
+      const auto edge = [&](int i, int64_t from, int64_t to) {
+        pairs_at_edge(p + i * kAttentionKeyBlock, v, v_dim_, low(r + i), high(r + i), from, to, o + i * v_dim_, v_dim_);
+      };
+      for (int i = 0; i < R; ++i) edge(i, low(r + i) / 2, smaller(shared, (high(r + i) + 1) / 2));
+      pair_rows<R, true>(p, v, v_dim_, shared, smaller(end, high(r) / 2), kBothOfPair, o, v_dim_);
+      for (int i = 0; i < R; ++i) edge(i, end, (high(r + i) + 1) / 2);
+    });
+  }
+  void rows_of(int64_t b, int64_t r0, int64_t r1, int64_t keys) {
     const bool many = r1 - r0 > kFewRows;
     if (many && dim_ <= kWideKey) {
       NothingAhead nothing;
@@ -427,7 +502,7 @@ class AttentionBlock {
       float* s = scores_ + r * kAttentionKeyBlock;
       const int64_t from = larger(0, low_[r] - b), to = smaller(kAttentionKeyBlock, high_[r] - b);
       if constexpr (CacheHead<C>::kScaled) scale_lanes(s, key_scales_ + b, from, to);
-      online_softmax(s, from, to, a_.scale, v_dim_, max_[r], sum_[r], o_ + r * v_dim_);
+      online_softmax(s, from, to, a_.scale, v_dim_, max_[r], sum_[r], o_ + r * v_dim_, s);
       if constexpr (CacheHead<C>::kScaled) scale_lanes(s, value_scales_ + b, from, to);
     }
     if constexpr (!kWiden || sizeof(C) == sizeof(float)) {
@@ -494,14 +569,15 @@ class AttentionBlock {
   const AttentionArgs& a_;
   const Sequences& sequences_;
   const int64_t group_, dim_, v_dim_, v_row_, q_stride_;
-  const C* keys_ = nullptr;
-  const C* values_ = nullptr;
+  const Element* keys_ = nullptr;
+  const Element* values_ = nullptr;
   const float* key_scales_ = nullptr;
   const float* value_scales_ = nullptr;
   int64_t low_[kMaxBlockOfRows], high_[kMaxBlockOfRows];
   float max_[kMaxBlockOfRows], sum_[kMaxBlockOfRows];
   const X* q_rows_[kMaxBlockOfRows];
-  alignas(64) float panel_[kPanelUnits * kAttentionKeyBlock];
+  alignas(64) float panel_[kTiled ? 16 : kPanelUnits * kAttentionKeyBlock];
+  alignas(64) bf16 probabilities_[kTiled ? kMaxBlockOfRows * kAttentionKeyBlock : 32];
   alignas(64) float scores_[kMaxBlockOfRows * kAttentionKeyBlock];
   alignas(64) float o_[kBlockFloats + 16];
   alignas(64) X q_[kBlockFloats + kMaxBlockOfRows];

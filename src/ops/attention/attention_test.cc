@@ -17,9 +17,21 @@ struct Shape {
   int64_t window = 0;
 };
 
+// How the cache lies: rows of fp32 or bf16, or tiles.
+template <class T, ops::CacheLayout kLayout_>
+struct CacheOf {
+  using Element = T;
+  static constexpr ops::CacheLayout kLayout = kLayout_;
+};
+using Rows32 = CacheOf<float, ops::CacheLayout::kRows>;
+using Rows16 = CacheOf<bf16, ops::CacheLayout::kRows>;
+using Tiles16 = CacheOf<bf16, ops::CacheLayout::kTiles>;
+
 // A cache whose positions beyond the last query are NaN: nobody may look there.
-template <class C>
+template <class Cache>
 struct Problem {
+  using C = typename Cache::Element;
+  static constexpr bool kTiled = Cache::kLayout == ops::CacheLayout::kTiles;
   Problem(const Shape& shape, uint64_t seed)
       : s(shape), capacity(s.first_position + s.tokens + 3), rng(seed), q(s.tokens, s.heads * s.head_dim, 1, 2), out(s.tokens, s.heads * s.head_dim, 2, 1),
         k(s.kv_heads * capacity, s.head_dim), v(s.kv_heads * capacity, s.head_dim) {
@@ -31,7 +43,23 @@ struct Problem {
     }
   }
   ops::AttentionArgs args() {
-    return {.q = q.tensor(), .k_cache = k.tensor().data, .v_cache = v.tensor().data, .cache_dtype = testing::kDTypeOf<C>, .capacity = capacity,
+    void *keys = k.tensor().data, *values = v.tensor().data;
+    if constexpr (kTiled) {
+      const auto elements = static_cast<size_t>(s.kv_heads * ops::tiled_head_elements(capacity, s.head_dim));
+      k_tiles.assign(elements, to_bf16(NAN)), v_tiles.assign(elements, to_bf16(NAN));
+      for (int64_t h = 0; h < s.kv_heads; ++h) {
+        const int64_t base = h * ops::tiled_head_elements(capacity, s.head_dim);
+        for (int64_t p = 0; p < capacity; ++p) {
+          for (int64_t d = 0; d < s.head_dim; ++d) {
+            k_tiles[static_cast<size_t>(base + ops::tiled_key_at(p, d, s.head_dim))] = k.at(h * capacity + p, d);
+            v_tiles[static_cast<size_t>(base + ops::tiled_value_at(p, d, s.head_dim))] = v.at(h * capacity + p, d);
+          }
+          if (s.head_dim % 2 != 0) k_tiles[static_cast<size_t>(base + ops::tiled_key_at(p, s.head_dim, s.head_dim))] = bf16{};
+        }
+      }
+      keys = k_tiles.data(), values = v_tiles.data();
+    }
+    return {.q = q.tensor(), .k_cache = keys, .v_cache = values, .cache_dtype = testing::kDTypeOf<C>, .layout = Cache::kLayout, .capacity = capacity,
             .sequences = {s.tokens, s.first_position}, .window = s.window, .heads = s.heads, .kv_heads = s.kv_heads, .head_dim = s.head_dim,
             .scale = 1 / std::sqrt(static_cast<float>(s.head_dim)), .out = out.tensor()};
   }
@@ -61,11 +89,12 @@ struct Problem {
   std::mt19937_64 rng;
   TestMatrix<float> q, out;
   TestMatrix<C> k, v;
+  std::vector<bf16> k_tiles, v_tiles;
 };
 
 template <class T>
 class AttentionOf : public ::testing::Test {};
-using Types = ::testing::Types<float, bf16>;
+using Types = ::testing::Types<Rows32, Rows16, Tiles16>;
 TYPED_TEST_SUITE(AttentionOf, Types);
 
 TYPED_TEST(AttentionOf, IsCloseToDoublePrecisionAndTheSameOnEveryInstructionSet) {
@@ -87,7 +116,9 @@ TYPED_TEST(AttentionOf, IsCloseToDoublePrecisionAndTheSameOnEveryInstructionSet)
       for (int64_t h = 0; h < s.heads; ++h) {
         const auto exact = p.exact(t, h);
         for (int64_t d = 0; d < s.head_dim; ++d) {
-          ASSERT_NEAR(p.out.at(t, h * s.head_dim + d), exact[static_cast<size_t>(d)], 2e-5) << t << " " << h << " " << d;
+          // A probability rounded to bf16 is off by 2^-9 of itself, a value is a few units at most.
+          ASSERT_NEAR(p.out.at(t, h * s.head_dim + d), exact[static_cast<size_t>(d)], TypeParam::kLayout == ops::CacheLayout::kTiles ? 6e-3 : 2e-5)
+              << t << " " << h << " " << d;
         }
       }
     }
@@ -126,7 +157,7 @@ TYPED_TEST(AttentionOf, WhatARowMayNotSeeDoesNotReachIt) {
     for (const float poison : {NAN, INFINITY}) {
       Problem<TypeParam> p(s, 9);
       const int64_t position = 60;  // seen by tokens 10 .. 19 (60 .. 89, window 30)
-      for (int64_t h = 0; h < s.kv_heads; ++h) p.v.at(h * p.capacity + position, 3) = p.k.at(h * p.capacity + position, 5) = testing::narrow<TypeParam>(poison);
+      for (int64_t h = 0; h < s.kv_heads; ++h) p.v.at(h * p.capacity + position, 3) = p.k.at(h * p.capacity + position, 5) = testing::narrow<typename TypeParam::Element>(poison);
       ASSERT_TRUE(ops::attention(runners[i]->context, p.args()).ok());
       for (int64_t t = 0; t < s.tokens; ++t) {
         for (int64_t c = 0; c < s.heads * s.head_dim && t < 10; ++c) {
@@ -136,7 +167,7 @@ TYPED_TEST(AttentionOf, WhatARowMayNotSeeDoesNotReachIt) {
       }
       // And keys that have left the window.
       Problem<TypeParam> far(Shape{1, 95, 4, 2, 32, 30}, 10), far_clean(Shape{1, 95, 4, 2, 32, 30}, 10);
-      far.v.at(position, 0) = testing::narrow<TypeParam>(poison);
+      far.v.at(position, 0) = testing::narrow<typename TypeParam::Element>(poison);
       ASSERT_TRUE(ops::attention(runners[i]->context, far.args()).ok());
       ASSERT_TRUE(ops::attention(runners[i]->context, far_clean.args()).ok());
       ASSERT_TRUE(all_same(far_clean.out.values(), far.out.values()));
@@ -167,7 +198,7 @@ TYPED_TEST(AttentionOf, SurvivesScoresFarApart) {
     Problem<TypeParam> p({1, 300, 1, 1, 16}, 12);
     for (int64_t d = 0; d < 16; ++d) p.q.at(0, d) = 1;
     for (int64_t j = 0; j <= 300; ++j) {
-      for (int64_t d = 0; d < 16; ++d) p.k.at(j, d) = testing::narrow<TypeParam>(step * static_cast<float>(j / 8));
+      for (int64_t d = 0; d < 16; ++d) p.k.at(j, d) = testing::narrow<typename TypeParam::Element>(step * static_cast<float>(j / 8));
     }
     const auto exact = p.exact(0, 0);
     for (auto& runner : runners) {
@@ -177,9 +208,24 @@ TYPED_TEST(AttentionOf, SurvivesScoresFarApart) {
   }
 }
 
+// Rounding the probabilities must not lean to one side: with equal values everywhere the result is that value.
+TEST(Attention, TilesDivideByWhatTheyAdd) {
+  auto runners = make_runners();
+  Problem<Tiles16> p({3, 100, 4, 2, 40}, 13);
+  for (int64_t r = 0; r < p.s.kv_heads * p.capacity; ++r) {
+    for (int64_t d = 0; d < 40; ++d) p.v.at(r, d) = testing::narrow<bf16>(static_cast<float>(d) - 20);
+  }
+  for (auto& runner : runners) {
+    ASSERT_TRUE(ops::attention(runner->context, p.args()).ok());
+    for (int64_t t = 0; t < 3; ++t) {
+      for (int64_t c = 0; c < 160; ++c) ASSERT_NEAR(p.out.at(t, c), static_cast<float>(c % 40) - 20, 2e-5);
+    }
+  }
+}
+
 TEST(Attention, RefusesWhatDoesNotFitAndTakesZeroTokens) {
   testing::OpRunner run(kernel_tables()[0].table);
-  Problem<float> p({2, 3, 4, 2, 16}, 1);
+  Problem<Rows32> p({2, 3, 4, 2, 16}, 1);
   auto args = p.args();
   args.heads = 3;
   EXPECT_EQ(ops::attention(run.context, args).code(), StatusCode::kInvalidArgument);
@@ -189,6 +235,10 @@ TEST(Attention, RefusesWhatDoesNotFitAndTakesZeroTokens) {
   EXPECT_EQ(ops::attention(run.context, args).code(), StatusCode::kInvalidArgument);
   args = p.args(), args.cache_dtype = DType::kF16;
   EXPECT_EQ(ops::attention(run.context, args).code(), StatusCode::kInvalidArgument);
+  args = p.args(), args.layout = ops::CacheLayout::kTiles;
+  EXPECT_EQ(ops::attention(run.context, args).code(), StatusCode::kInvalidArgument) << "tiles of fp32";
+  args = p.args(), args.layout = ops::CacheLayout::kTiles, args.cache_dtype = DType::kBF16, args.v_head_dim = 8;
+  EXPECT_EQ(ops::attention(run.context, args).code(), StatusCode::kInvalidArgument) << "tiles of two widths";
   args = p.args(), args.q.rows = 0, args.out.rows = 0, args.sequences = {0, 3};
   EXPECT_TRUE(ops::attention(run.context, args).ok());
 }

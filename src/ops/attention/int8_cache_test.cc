@@ -22,7 +22,7 @@ struct Shape {
 // Positions before the chunk and the chunk itself, through qkv_prepare without norm or rotation.
 struct Cache {
   Cache(OpRunner& run, const Shape& shape, uint64_t seed) : s(shape), capacity(s.first_position + s.tokens + 3) {
-    const auto bytes = static_cast<size_t>(ops::cache_plane_bytes(DType::kI8, s.kv_heads, capacity, s.head_dim));
+    const auto bytes = static_cast<size_t>(ops::cache_plane_bytes(DType::kI8, ops::CacheLayout::kRows, s.kv_heads, capacity, s.head_dim));
     k.resize(bytes / 4 + 1, NAN), v.resize(bytes / 4 + 1, NAN);
     std::mt19937_64 rng(seed);
     const int64_t n = s.first_position + s.tokens;

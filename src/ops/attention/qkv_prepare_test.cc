@@ -22,7 +22,7 @@ struct Problem {
   explicit Problem(const Shape& shape)
       : s(shape), rng(5), q(s.tokens, s.heads * s.head_dim, 1, 2), k(s.tokens, s.kv_heads * s.head_dim, 2, 1), v(s.tokens, s.kv_heads * s.head_dim, 0, 3),
         norms(2, s.head_dim), cos(s.tokens, std::max(1, s.rotary_dim / 2)), sin(s.tokens, std::max(1, s.rotary_dim / 2)),
-        k_cache(s.kv_heads * kCapacity, s.head_dim), v_cache(s.kv_heads * kCapacity, s.head_dim) {
+        k_cache(s.kv_heads * kStored, s.head_dim + s.head_dim % 2), v_cache(s.kv_heads * kStored, s.head_dim + s.head_dim % 2) {
     q.fill(rng), k.fill(rng), v.fill(rng), norms.fill(rng);
     for (int64_t t = 0; t < s.tokens; ++t) {
       for (int64_t i = 0; i < s.rotary_dim / 2; ++i) {
@@ -58,7 +58,15 @@ struct Problem {
     }
     return r;
   }
-  static constexpr int64_t kCapacity = 90, kFirst = 6;
+  // An element of the cache, in rows of fp32 or in tiles of bf16.
+  C& cached(TestMatrix<C>& cache, int64_t head, int64_t position, int64_t d, bool is_key) {
+    if constexpr (std::is_same_v<C, float>) return cache.raw()[static_cast<size_t>((head * kCapacity + position) * s.head_dim + d)];
+    const int64_t at = is_key ? ops::tiled_key_at(position, d, s.head_dim) : ops::tiled_value_at(position, d, s.head_dim);
+    return cache.raw()[static_cast<size_t>(head * ops::tiled_head_elements(kCapacity, s.head_dim) + at)];
+  }
+  double key(int64_t head, int64_t position, int64_t d) { return testing::widen(cached(k_cache, head, position, d, true)); }
+  C& value(int64_t head, int64_t position, int64_t d) { return cached(v_cache, head, position, d, false); }
+  static constexpr int64_t kCapacity = 90, kStored = 128, kFirst = 6;
   Shape s;
   std::mt19937_64 rng;
   TestMatrix<float> q, k, v, norms, cos, sin;
@@ -92,11 +100,11 @@ TYPED_TEST(QkvPrepareOf, NormsRotatesAndAppends) {
         }
         for (int64_t h = 0; h < s.kv_heads; ++h) {
           const auto expected = before.expected(before.k, t, h, s.k_norm, 1);
-          const int64_t at = h * p.kCapacity + p.kFirst + t;
+          const int64_t at = p.kFirst + t;
           for (int64_t d = 0; d < s.head_dim; ++d) {
             const double e = expected[static_cast<size_t>(d)];
-            ASSERT_NEAR(p.k_cache.value(at, d), e, 1e-5 + (std::is_same_v<C, bf16> ? 0x1p-8 * std::fabs(e) : 0));
-            ASSERT_TRUE(testing::same(p.v_cache.at(at, d), testing::narrow<C>(before.v.at(t, h * s.head_dim + d))));
+            ASSERT_NEAR(p.key(h, at, d), e, 1e-5 + (std::is_same_v<C, bf16> ? 0x1p-8 * std::fabs(e) : 0));
+            ASSERT_TRUE(testing::same(p.value(h, at, d), testing::narrow<C>(before.v.at(t, h * s.head_dim + d))));
           }
         }
       }
@@ -104,8 +112,8 @@ TYPED_TEST(QkvPrepareOf, NormsRotatesAndAppends) {
       for (int64_t h = 0; h < s.kv_heads; ++h) {
         for (int64_t position = 0; position < p.kCapacity; ++position) {
           if (position >= p.kFirst && position < p.kFirst + s.tokens) continue;
-          ASSERT_TRUE(std::isnan(p.k_cache.value(h * p.kCapacity + position, 0)));
-          ASSERT_TRUE(std::isnan(p.v_cache.value(h * p.kCapacity + position, s.head_dim - 1)));
+          ASSERT_TRUE(std::isnan(p.key(h, position, 0)));
+          ASSERT_TRUE(std::isnan(testing::widen(p.value(h, position, s.head_dim - 1))));
         }
       }
     }
@@ -152,14 +160,14 @@ TYPED_TEST(QkvPrepareOf, ClampsAfterTheNormAndBeforeTheRotation) {
         }
         for (int64_t h = 0; h < s.kv_heads; ++h) {
           const auto expected = clamped.expected(clamped.k, t, h, false, 1);
-          const int64_t at = h * p.kCapacity + p.kFirst + t;
+          const int64_t at = p.kFirst + t;
           for (int64_t d = 0; d < s.head_dim; ++d) {
-            ASSERT_NEAR(p.k_cache.value(at, d), expected[static_cast<size_t>(d)], (std::is_same_v<C, bf16> ? 4e-3 : 1e-5));
+            ASSERT_NEAR(p.key(h, at, d), expected[static_cast<size_t>(d)], (std::is_same_v<C, bf16> ? 4e-3 : 1e-5));
             const double v = clamped.v.value(t, h * s.head_dim + d);
             if (std::isnan(v)) {
-              ASSERT_TRUE(std::isnan(p.v_cache.value(at, d)));
+              ASSERT_TRUE(std::isnan(testing::widen(p.value(h, at, d))));
             } else {
-              ASSERT_NEAR(p.v_cache.value(at, d), std::clamp(v, -double{kClip}, double{kClip}), (std::is_same_v<C, bf16> ? 2e-3 : 0));
+              ASSERT_NEAR(testing::widen(p.value(h, at, d)), std::clamp(v, -double{kClip}, double{kClip}), (std::is_same_v<C, bf16> ? 2e-3 : 0));
             }
           }
         }

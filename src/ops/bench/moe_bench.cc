@@ -208,8 +208,8 @@ class Bench {
     std::fill_n(norm, kHidden, 1.0f);
     auto* rotation = arena->take<float>(tokens * kDim);
     std::fill_n(rotation, tokens * kDim, 0.5f);
-    auto* k_cache = arena->take<bf16>(tokens * kv_cols);
-    auto* v_cache = arena->take<bf16>(tokens * kv_cols);
+    auto* k_cache = arena->take<bf16>(kKvHeads * tiled_head_elements(tokens, kDim));
+    auto* v_cache = arena->take<bf16>(kKvHeads * tiled_head_elements(tokens, kDim));
     auto* ids = arena->take<int32_t>(slots);
     auto* route_weights = arena->take<float>(slots);
     auto* counts = arena->take<int32_t>(kExperts);
@@ -236,7 +236,7 @@ class Bench {
            PM_RETURN_IF_ERROR(qkv_prepare(ctx_, {.q = q, .k = k, .v = v, .q_norm = norm, .k_norm = norm, .cos = rotation, .sin = rotation, .heads = kHeads,
                                                  .kv_heads = kKvHeads, .head_dim = kDim, .rotary_dim = kDim, .k_cache = k_cache, .v_cache = v_cache,
                                                  .cache_dtype = DType::kBF16, .capacity = tokens}));
-           return attention(ctx_, {.q = q, .k_cache = k_cache, .v_cache = v_cache, .cache_dtype = DType::kBF16, .capacity = tokens, .heads = kHeads,
+           return attention(ctx_, {.q = q, .k_cache = k_cache, .v_cache = v_cache, .cache_dtype = DType::kBF16, .layout = CacheLayout::kTiles, .capacity = tokens, .heads = kHeads,
                                    .kv_heads = kKvHeads, .head_dim = kDim, .scale = 0.09f, .out = context});
          }},
         {"router logits", [&] { return matmul(ctx_, {.x = x, .w = router, .y = logits}); }},

@@ -137,13 +137,13 @@ class Cases {
   }
 
   void attention(DType cache, int64_t tokens, int64_t first, int32_t heads, int32_t kv_heads, int32_t dim) {
-    const int64_t part = int64_t{kv_heads} * (first + tokens) * dim * dtype_bits(cache) / 8;
-    const AttentionArgs base{.q = Tensor::matrix(activation(0), DType::kF32, tokens, int64_t{heads} * dim), .cache_dtype = cache,
+    const CacheLayout layout = cache == DType::kBF16 ? CacheLayout::kTiles : CacheLayout::kRows;
+    const int64_t part = cache_plane_bytes(cache, layout, kv_heads, first + tokens, dim);
+    const AttentionArgs base{.q = Tensor::matrix(activation(0), DType::kF32, tokens, int64_t{heads} * dim), .cache_dtype = cache, .layout = layout,
                              .capacity = first + tokens, .sequences = {tokens, first}, .heads = heads, .kv_heads = kv_heads, .head_dim = dim,
                              .scale = 0.01f, .out = Tensor::matrix(activation(1), DType::kF32, tokens, int64_t{heads} * dim)};
     const double pairs = static_cast<double>(tokens) * (static_cast<double>(first) + static_cast<double>(tokens + 1) / 2);
-    // Scores by the dot product of the cache's type, values always in fp32: twice the operations at half the rate where bf16 has one.
-    const double flops = 2.0 * heads * dim * pairs * (cache == DType::kBF16 && limits_.bf16_gflop_s > 0 ? 3 : 2);
+    const double flops = 4.0 * heads * dim * pairs;
     add(format("attention_{}", short_name(cache)), format("{} tokens at {}, {}/{} x {}", tokens, first, heads, kv_heads, dim),
         static_cast<double>(2 * part), flops, cache == DType::kBF16, [this, base, part](int64_t call) {
           AttentionArgs a = base;

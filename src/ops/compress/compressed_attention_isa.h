@@ -85,7 +85,10 @@ void attend_heads(const CompressedAttentionArgs& a, int64_t t, int64_t head, int
     const C* keys[kAttentionKeyBlock];
     for (int64_t j = 0; j < n; ++j) keys[j] = list.at(b + j);
     score_keys<Dot>(q_rows, rows, keys, n, a.dim, scores);
-    for (int r = 0; r < rows; ++r) online_softmax(scores + r * kAttentionKeyBlock, 0, n, a.scale, a.dim, max[r], sum[r], o + r * kMaxHeadDim);
+    for (int r = 0; r < rows; ++r) {
+      float* s = scores + r * kAttentionKeyBlock;
+      online_softmax(s, 0, n, a.scale, a.dim, max[r], sum[r], o + r * kMaxHeadDim, s);
+    }
     add_listed_values(scores, rows, keys, n, a.dim, o);
   }
   for (int r = 0; r < rows; ++r) {

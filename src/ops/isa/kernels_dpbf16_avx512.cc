@@ -9,6 +9,7 @@ namespace pointsman::ops {
 
 void add_dpbf16_kernels(KernelTable& table) {
   table.attention_bf16 = attention_kernel<Bf16Dot, bf16>;
+  table.attention_tiles = attention_kernel<Bf16Dot, CacheTile>;
   table.attention_i8 = attention_kernel<Bf16Dot, int8_t>;
   table.compressed_attention_bf16 = compressed_attention_kernel<Bf16Dot, bf16>;
   table.matmul_bf16_bf16 = matmul_kernel<Bf16Dot>;

@@ -29,6 +29,7 @@ namespace {
 
 inline void fill_table(KernelTable& t) {
   t.attention_bf16 = attention_kernel<Bf16Dot, bf16>;
+  t.attention_tiles = attention_kernel<Bf16Dot, CacheTile>;
   t.attention_f32 = attention_kernel<F32Dot<float>, float>;
   t.attention_i8 = attention_kernel<Bf16Dot, int8_t>;
   t.combine = combine_kernel;
@@ -55,7 +56,7 @@ inline void fill_table(KernelTable& t) {
   t.matmul_f32_in_out = matmul_in_out_kernel;
   t.permute = permute_kernel;
   t.permute_index = permute_index_kernel;
-  t.qkv_prepare_bf16 = qkv_prepare_kernel<bf16>;
+  t.qkv_prepare_tiles = qkv_prepare_kernel<CacheTile>;
   t.qkv_prepare_f32 = qkv_prepare_kernel<float>;
   t.qkv_prepare_i8 = qkv_prepare_kernel<int8_t>;
   t.rms_norm = rms_norm_kernel;

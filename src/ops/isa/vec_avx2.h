@@ -262,6 +262,10 @@ inline Pairs pload_n(const bf16* p, int64_t n) {
   __builtin_memcpy(t, p, static_cast<size_t>(n < 32 ? n : 32) * sizeof(bf16));
   return pload(t);
 }
+inline Pairs pkeep(Pairs a, uint32_t mask) {
+  const __m256i m = _mm256_set1_epi32(static_cast<int>(mask));
+  return {_mm256_and_si256(a.lo, m), _mm256_and_si256(a.hi, m)};
+}
 inline __m256 pdot_half(__m256 acc, __m256i a, __m256i b) {
   const __m256i high = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
   const auto odd = [&](__m256i x) { return _mm256_castsi256_ps(_mm256_and_si256(x, high)); };

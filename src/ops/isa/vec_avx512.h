@@ -218,6 +218,8 @@ inline Pairs pload(const bf16* p) { return {_mm512_loadu_si512(p)}; }
 inline Pairs pload_n(const bf16* p, int64_t n) {
   return {_mm512_maskz_loadu_epi16(static_cast<__mmask32>(n >= 32 ? 0xffffffffu : (1u << n) - 1), p)};
 }
+// Bits of every pair: 0xffff keeps the even element, 0xffff0000 the odd one.
+inline Pairs pkeep(Pairs a, uint32_t mask) { return {_mm512_and_si512(a.v, _mm512_set1_epi32(static_cast<int>(mask)))}; }
 #ifdef PM_HAS_DPBF16
 inline Vec pdot(Vec acc, Pairs a, Pairs b) {
   return {_mm512_dpbf16_ps(acc.v, (__m512bh)a.v, (__m512bh)b.v)};

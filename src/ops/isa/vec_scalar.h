@@ -196,6 +196,13 @@ inline Pairs pset(const bf16* p) {
   return r;
 }
 inline Pairs pload(const bf16* p) { return pload_n(p, 32); }
+inline Pairs pkeep(Pairs a, uint32_t mask) {
+  for (int i = 0; i < 16; ++i) {
+    if ((mask & 0xffffu) == 0) a.even[i] = 0;
+    if ((mask >> 16) == 0) a.odd[i] = 0;
+  }
+  return a;
+}
 inline Vec pdot(const Vec& acc, const Pairs& a, const Pairs& b) {
   return each([&](int i) { return std::fma(a.even[i], b.even[i], std::fma(a.odd[i], b.odd[i], acc.f[i])); });
 }
