@@ -143,9 +143,10 @@ inline float first_lane(Vec v) {
   return f[0];
 }
 
-// Scores of one row become probabilities relative to the new maximum, in p (of fp32 or bf16); what was summed so far is scaled down to it.
+// Scores of one row become probabilities relative to the new maximum, in p (of fp32 or bf16); what was summed so far is scaled down to it. `sum`: the
+// sixteen lanes of the sum.
 template <class P>
-inline void online_softmax(float* s, int64_t from, int64_t to, float scale, int64_t head_dim, float& max, float& sum, float* o, P* p) {
+inline void online_softmax(float* s, int64_t from, int64_t to, float scale, int64_t head_dim, float& max, float* sum, float* o, P* p) {
   for (int64_t j = 0; j < from; ++j) s[j] = kMinusInfinity;
   for (int64_t j = to; j < kAttentionKeyBlock; ++j) s[j] = kMinusInfinity;
   Vec v[4];
@@ -154,12 +155,15 @@ inline void online_softmax(float* s, int64_t from, int64_t to, float scale, int6
   const float next = highest > max ? highest : max;
   for (int i = 0; i < 4; ++i) {
     v[i] = vexp(vsub(v[i], vset(next)));
-    vstore(p + 16 * i, v[i]);
-    if constexpr (sizeof(P) < sizeof(float)) v[i] = vload(p + 16 * i);
+    if constexpr (sizeof(P) < sizeof(float)) v[i] = vstore_rounded(p + 16 * i, v[i]);
+    else vstore(p + 16 * i, v[i]);
   }
-  const float correction = next == max ? 1.0f : first_lane(vexp(vset(max - next)));
-  sum = sum * correction + vsum(vadd(vadd(v[0], v[1]), vadd(v[2], v[3])));
-  if (correction != 1.0f) {
+  const Vec added = vadd(vadd(v[0], v[1]), vadd(v[2], v[3]));
+  if (next == max) {
+    vstore(sum, vadd(vload(sum), added));
+  } else {
+    const float correction = first_lane(vexp(vset(max - next)));
+    vstore(sum, vfma(vload(sum), vset(correction), added));
     for (int64_t d = 0; d < head_dim; d += 16) {
       const int64_t c = smaller(16, head_dim - d);
       vstore_n(o + d, vmul(vload_n(o + d, c), vset(correction)), c);
@@ -197,6 +201,24 @@ struct Ahead {
     at += 64;
     --lines;
   }
+};
+// For tiles: a step asks for as many lines as a unit of keys has, kTileLead steps ahead; beyond the end of one tile the beginning of the other.
+inline constexpr int64_t kTileLead = 16;
+struct TileAhead {
+  static constexpr int64_t kStepBytes = 4 * kAttentionKeyBlock;
+  TileAhead(const bf16* now, const bf16* next, int64_t elements) : then(reinterpret_cast<const char*>(next)) {
+    const int64_t steps = elements * static_cast<int64_t>(sizeof(bf16)) / kStepBytes, lead = smaller(steps, kTileLead);
+    left = steps - lead;
+    at = left > 0 ? reinterpret_cast<const char*>(now) + lead * kStepBytes : then;
+  }
+  [[gnu::always_inline]] void step() {
+    for (int64_t i = 0; i < kStepBytes; i += 64) __builtin_prefetch(at + i);
+    at += kStepBytes;
+    if (--left == 0) at = then;
+  }
+  const char* at;
+  const char* then;
+  int64_t left;
 };
 struct NothingAhead {
   void step() {}
@@ -302,14 +324,15 @@ void value_rows(const float* p, const C* v, int64_t stride, int64_t from, int64_
 // The same over pairs of keys [from, to) of a tile of values: o[r][d] += p[r][2j] * v[j][d][0] and p[r][2j + 1] * v[j][d][1], as pdot adds them.
 // `kept` says which of a pair count, in all of them.
 inline constexpr uint32_t kBothOfPair = 0xffffffffu;
-template <int R, int kVecs, bool kWhole>
-void pair_tile(const bf16* p, const bf16* v, int64_t dim, int64_t from, int64_t to, uint32_t kept, float* o, int64_t o_stride) {
+template <int R, int kVecs, bool kWhole, class A>
+void pair_tile(const bf16* p, const bf16* v, int64_t dim, int64_t from, int64_t to, uint32_t kept, float* o, int64_t o_stride, A& ahead) {
   Vec acc[R][kVecs];
   for (int r = 0; r < R; ++r) {
     for (int i = 0; i < kVecs; ++i) acc[r][i] = vload(o + r * o_stride + 16 * i);
   }
   for (int64_t j = from; j < to; ++j) {
     Pairs x[kVecs];
+    ahead.step(), ahead.step();
     for (int i = 0; i < kVecs; ++i) {
       x[i] = pload(v + j * 2 * dim + 32 * i);
       if constexpr (!kWhole) x[i] = pkeep(x[i], kept);
@@ -323,13 +346,13 @@ void pair_tile(const bf16* p, const bf16* v, int64_t dim, int64_t from, int64_t 
     for (int i = 0; i < kVecs; ++i) vstore(o + r * o_stride + 16 * i, acc[r][i]);
   }
 }
-template <int R, bool kWhole>
-void pair_rows(const bf16* p, const bf16* v, int64_t dim, int64_t from, int64_t to, uint32_t kept, float* o, int64_t o_stride) {
+template <int R, bool kWhole, class A>
+void pair_rows(const bf16* p, const bf16* v, int64_t dim, int64_t from, int64_t to, uint32_t kept, float* o, int64_t o_stride, A& ahead) {
   if (from >= to) return;
   constexpr int kVecs = R == 1 && kTileVecs > 1 ? 8 : kTileVecs;
   int64_t d = 0;
-  for (; d + 16 * kVecs <= dim; d += 16 * kVecs) pair_tile<R, kVecs, kWhole>(p, v + 2 * d, dim, from, to, kept, o + d, o_stride);
-  for (; d + 16 <= dim; d += 16) pair_tile<R, 1, kWhole>(p, v + 2 * d, dim, from, to, kept, o + d, o_stride);
+  for (; d + 16 * kVecs <= dim; d += 16 * kVecs) pair_tile<R, kVecs, kWhole>(p, v + 2 * d, dim, from, to, kept, o + d, o_stride, ahead);
+  for (; d + 16 <= dim; d += 16) pair_tile<R, 1, kWhole>(p, v + 2 * d, dim, from, to, kept, o + d, o_stride, ahead);
   if (d == dim) return;
   for (int r = 0; r < R; ++r) {
     Vec acc = vload_n(o + r * o_stride + d, dim - d);
@@ -341,14 +364,15 @@ void pair_rows(const bf16* p, const bf16* v, int64_t dim, int64_t from, int64_t 
 }
 // One row over the pairs of [from, to) among those of its own keys [low, high): what lies beside them in the first and the last pair does not count.
 inline void pairs_at_edge(const bf16* p, const bf16* v, int64_t dim, int64_t low, int64_t high, int64_t from, int64_t to, float* o, int64_t o_stride) {
+  NothingAhead nothing;
   for (int64_t j = from; j < to; ++j) {
     const bool is_whole = 2 * j >= low && 2 * j + 2 <= high;
     if (is_whole) {
       const int64_t end = smaller(to, high / 2);
-      pair_rows<1, true>(p, v, dim, j, end, kBothOfPair, o, o_stride);
+      pair_rows<1, true>(p, v, dim, j, end, kBothOfPair, o, o_stride, nothing);
       j = end - 1;
     } else {
-      pair_rows<1, false>(p, v, dim, j, j + 1, (2 * j >= low ? 0xffffu : 0) | (2 * j + 2 <= high ? 0xffff0000u : 0), o, o_stride);
+      pair_rows<1, false>(p, v, dim, j, j + 1, (2 * j >= low ? 0xffffu : 0) | (2 * j + 2 <= high ? 0xffff0000u : 0), o, o_stride, nothing);
     }
   }
 }
@@ -357,7 +381,8 @@ inline void pairs_at_edge(const bf16* p, const bf16* v, int64_t dim, int64_t low
 template <class F>
 void for_row_tiles(int64_t from, int64_t to, F&& f) {
   int64_t r = from;
-  for (; r + 6 <= to; r += 6) f.template operator()<6>(r);
+  for (; r + 6 <= to && r + 8 != to; r += 6) f.template operator()<6>(r);
+  if (r + 8 == to) f.template operator()<4>(r), r += 4;  // two tiles of four: one of two would wait for its sums
   switch (to - r) {
     case 1: return f.template operator()<1>(r);
     case 2: return f.template operator()<2>(r);
@@ -434,7 +459,7 @@ class AttentionBlock {
       to_cache(a_.q.row<const float>(t) + (kv_head * group_ + (first + r) % group_) * dim_, q, dim_);
       q_rows_[r] = q;
       max_[r] = kMinusInfinity;
-      sum_[r] = 0;
+      vstore(sum_ + 16 * r, vzero());
     }
     __builtin_memset(o_, 0, static_cast<size_t>(count * v_dim_) * sizeof(float));
   }
@@ -447,16 +472,22 @@ class AttentionBlock {
   }
   // Keys and values lie in the cache as they are needed, and are read where they are.
   void tile_of(int64_t b, int64_t r0, int64_t r1, int64_t keys) {
-    NothingAhead nothing;
-    const int64_t at = b / kAttentionKeyBlock * tile_elements(dim_);
+    const int64_t tile = tile_elements(dim_), at = b / kAttentionKeyBlock * tile;
+    if (r1 - r0 <= kFewRows) {  // then keys and values come from memory
+      return tile_rows(b, r0, r1, keys, at, TileAhead(keys_ + at, values_ + at, tile), TileAhead(values_ + at, keys_ + at + tile, tile));
+    }
+    tile_rows(b, r0, r1, keys, at, NothingAhead(), NothingAhead());
+  }
+  template <class A>
+  void tile_rows(int64_t b, int64_t r0, int64_t r1, int64_t keys, int64_t at, A keys_ahead, A values_ahead) {
     for_row_tiles(r0, r1, [&]<int R>(int64_t r) {
       score_rows<Dot, R>(q_rows_ + r, reinterpret_cast<const float*>(keys_ + at), (dim_ + 1) / 2, true, smaller(keys, high_[r + R - 1] - b),
-                         scores_ + r * kAttentionKeyBlock, nothing);
+                         scores_ + r * kAttentionKeyBlock, keys_ahead);
     });
     const auto low = [&](int64_t r) { return larger(0, low_[r] - b); };
     const auto high = [&](int64_t r) { return smaller(kAttentionKeyBlock, high_[r] - b); };
     for (int64_t r = r0; r < r1; ++r) {
-      online_softmax(scores_ + r * kAttentionKeyBlock, low(r), high(r), a_.scale, v_dim_, max_[r], sum_[r], o_ + r * v_dim_,
+      online_softmax(scores_ + r * kAttentionKeyBlock, low(r), high(r), a_.scale, v_dim_, max_[r], sum_ + 16 * r, o_ + r * v_dim_,
                      probabilities_ + r * kAttentionKeyBlock);
     }
     const bf16* const v = values_ + at;
@@ -470,7 +501,7 @@ class AttentionBlock {
         pairs_at_edge(p + i * kAttentionKeyBlock, v, v_dim_, low(r + i), high(r + i), from, to, o + i * v_dim_, v_dim_);
       };
       for (int i = 0; i < R; ++i) edge(i, low(r + i) / 2, smaller(shared, (high(r + i) + 1) / 2));
-      pair_rows<R, true>(p, v, v_dim_, shared, smaller(end, high(r) / 2), kBothOfPair, o, v_dim_);
+      pair_rows<R, true>(p, v, v_dim_, shared, smaller(end, high(r) / 2), kBothOfPair, o, v_dim_, values_ahead);
       for (int i = 0; i < R; ++i) edge(i, end, (high(r + i) + 1) / 2);
     });
   }
@@ -502,7 +533,7 @@ class AttentionBlock {
       float* s = scores_ + r * kAttentionKeyBlock;
       const int64_t from = larger(0, low_[r] - b), to = smaller(kAttentionKeyBlock, high_[r] - b);
       if constexpr (CacheHead<C>::kScaled) scale_lanes(s, key_scales_ + b, from, to);
-      online_softmax(s, from, to, a_.scale, v_dim_, max_[r], sum_[r], o_ + r * v_dim_, s);
+      online_softmax(s, from, to, a_.scale, v_dim_, max_[r], sum_ + 16 * r, o_ + r * v_dim_, s);
       if constexpr (CacheHead<C>::kScaled) scale_lanes(s, value_scales_ + b, from, to);
     }
     if constexpr (!kWiden || sizeof(C) == sizeof(float)) {
@@ -546,7 +577,7 @@ class AttentionBlock {
   void finish(int sequence, int64_t kv_head, int64_t first, int64_t count) {
     for (int64_t r = 0; r < count; ++r) {
       const int64_t t = sequences_.first_row[sequence] + (first + r) / group_, head = kv_head * group_ + (first + r) % group_;
-      Vec factor = vset(1), total = vset(sum_[r]);
+      Vec factor = vset(1), total = vset(vsum(vload(sum_ + 16 * r)));
       if (a_.sinks != nullptr) {
         const float sink = a_.sinks[head], next = sink > max_[r] ? sink : max_[r];
         factor = vexp(vset(max_[r] - next));
@@ -574,7 +605,8 @@ class AttentionBlock {
   const float* key_scales_ = nullptr;
   const float* value_scales_ = nullptr;
   int64_t low_[kMaxBlockOfRows], high_[kMaxBlockOfRows];
-  float max_[kMaxBlockOfRows], sum_[kMaxBlockOfRows];
+  float max_[kMaxBlockOfRows];
+  alignas(64) float sum_[kMaxBlockOfRows * 16];
   const X* q_rows_[kMaxBlockOfRows];
   alignas(64) float panel_[kTiled ? 16 : kPanelUnits * kAttentionKeyBlock];
   alignas(64) bf16 probabilities_[kTiled ? kMaxBlockOfRows * kAttentionKeyBlock : 32];

@@ -72,12 +72,12 @@ void attend_heads(const CompressedAttentionArgs& a, int64_t t, int64_t head, int
   float o[kTileRows * kMaxHeadDim];
   C q[kTileRows * kMaxHeadDim];
   const C* q_rows[kTileRows];
-  float max[kTileRows], sum[kTileRows];
+  float max[kTileRows], sum[kTileRows * 16];
   for (int r = 0; r < rows; ++r) {
     to_cache(a.q.row<const float>(t) + (head + r) * a.dim, q + r * kMaxHeadDim, a.dim);
     q_rows[r] = q + r * kMaxHeadDim;
     max[r] = kMinusInfinity;
-    sum[r] = 0;
+    vstore(sum + 16 * r, vzero());
     __builtin_memset(o + r * kMaxHeadDim, 0, static_cast<size_t>(a.dim) * sizeof(float));
   }
   for (int64_t b = 0; b < list.size; b += kAttentionKeyBlock) {
@@ -87,7 +87,7 @@ void attend_heads(const CompressedAttentionArgs& a, int64_t t, int64_t head, int
     score_keys<Dot>(q_rows, rows, keys, n, a.dim, scores);
     for (int r = 0; r < rows; ++r) {
       float* s = scores + r * kAttentionKeyBlock;
-      online_softmax(s, 0, n, a.scale, a.dim, max[r], sum[r], o + r * kMaxHeadDim, s);
+      online_softmax(s, 0, n, a.scale, a.dim, max[r], sum + 16 * r, o + r * kMaxHeadDim, s);
     }
     add_listed_values(scores, rows, keys, n, a.dim, o);
   }
@@ -96,7 +96,7 @@ void attend_heads(const CompressedAttentionArgs& a, int64_t t, int64_t head, int
     const float sink = a.sinks[head + r];
     const float highest = sink > max[r] ? sink : max[r];
     const float correction = first_lane(vexp(vset(max[r] - highest)));
-    const Vec total = vset(sum[r] * correction + first_lane(vexp(vset(sink - highest))));
+    const Vec total = vset(vsum(vload(sum + 16 * r)) * correction + first_lane(vexp(vset(sink - highest))));
     float* out = a.out.row<float>(t) + (head + r) * a.dim;
     for (int64_t d = 0; d < a.dim; d += 16) {
       const int64_t c = smaller(16, a.dim - d);

@@ -245,6 +245,12 @@ inline Vec vload_i8(const uint8_t* p) {
 }
 inline Vec vload_e2m1(const uint8_t* p) { return from_half(e2m1_half(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))); }
 
+// Stores as vstore does and returns what was stored. REQUIRES: denormals are flushed.
+inline Vec vstore_rounded(bf16* p, Vec a) {
+  vstore(p, a);
+  return vload(p);
+}
+
 struct Pairs {
   __m256i lo, hi;  // elements 0-15 and 16-31: lanes 0-7 and 8-15
 };

@@ -40,6 +40,16 @@ inline __m256i narrow(Vec a) {
   return _mm512_cvtepi32_epi16(r);
 }
 inline void vstore(bf16* p, Vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(a)); }
+// Stores as vstore does and returns what was stored. REQUIRES: denormals are flushed.
+inline Vec vstore_rounded(bf16* p, Vec a) {
+#ifdef PM_HAS_DPBF16
+  const __m256i rounded = (__m256i)_mm512_cvtneps_pbh(a.v);
+#else
+  const __m256i rounded = narrow(a);
+#endif
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), rounded);
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(rounded), 16))};
+}
 inline void vstore_n(bf16* p, Vec a, int64_t n) { _mm256_mask_storeu_epi16(p, first_lanes(n), narrow(a)); }
 
 inline Vec vfma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }  // a * b + c, one rounding

@@ -179,6 +179,12 @@ inline Vec vload_e2m1(const uint8_t* p) {
   return each([&](int i) { return e2m1_to_float(static_cast<uint8_t>(p[i / 2] >> (i % 2 * 4))); });
 }
 
+// Stores as vstore does and returns what was stored. REQUIRES: denormals are flushed.
+inline Vec vstore_rounded(bf16* p, Vec a) {
+  vstore(p, a);
+  return vload(p);
+}
+
 struct Pairs {
   float even[16], odd[16];
 };
