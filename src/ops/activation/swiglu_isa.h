@@ -80,7 +80,7 @@ void swiglu_kernel(ThreadPool& pool, const SwigluFfnArgs& a) {
       [&](int i) {
         const FfnExpert& e = a.experts[i];
         // Two matrices per range, so half the columns of a matmul.
-        const int64_t n_step = larger(8, columns_per_range(e.rows, e.w_gate.cols * static_cast<int64_t>(sizeof(W))) / 2);
+        const int64_t n_step = larger(8, columns_per_range(e.rows, e.w_gate.cols * static_cast<int64_t>(sizeof(W)), e.w_gate.rows * a.num_experts, pool.num_threads()) / 2);
         return RangeGrid{.rows = e.rows, .cols = e.w_gate.rows, .m_step = kRowBlock, .n_step = n_step};
       },
       [&](int index, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
@@ -112,8 +112,8 @@ template <class Rows, bool kInOut>
 void swiglu_rows_kernel(ThreadPool& pool, const SwigluFfnArgs& a) {
   const ActRows act(a);
   const int64_t intermediate = a.act.cols;
-  const auto n_step_of = [](const FfnExpert& e) {
-    return (larger(8, columns_per_range(e.rows, e.w_gate.cols * Rows::Code::kBits / 8) / 2) + 15) / 16 * 16;
+  const auto n_step_of = [&](const FfnExpert& e) {
+    return (larger(8, columns_per_range(e.rows, e.w_gate.cols * Rows::Code::kBits / 8, intermediate * a.num_experts, pool.num_threads()) / 2) + 15) / 16 * 16;
   };
   for_each_range(
       pool, a.num_experts,

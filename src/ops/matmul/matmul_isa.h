@@ -19,10 +19,12 @@ inline constexpr int64_t kColumnBlock = 64;
 inline constexpr int64_t kRangeWeightBytes = 128 * 1024;
 inline constexpr int64_t kMaxColumns = 256;
 
-inline int64_t columns_per_range(int64_t rows, int64_t bytes_per_column) {
+// Fewer, down to a quarter of that, where the matrix would not occupy all threads (a router).
+inline int64_t columns_per_range(int64_t rows, int64_t bytes_per_column, int64_t columns_in_all, int64_t threads) {
   if (rows > 8) return kColumnBlock;
-  const int64_t columns = kRangeWeightBytes / larger(1, bytes_per_column) / 8 * 8;
-  return smaller(kMaxColumns, larger(8, columns));
+  const auto columns_of = [&](int64_t bytes) { return smaller(kMaxColumns, larger(8, bytes / larger(1, bytes_per_column) / 8 * 8)); };
+  const int64_t share = (columns_in_all + threads - 1) / threads;
+  return smaller(columns_of(kRangeWeightBytes), larger(columns_of(kRangeWeightBytes / 4), (share + 15) / 16 * 16));
 }
 
 // One of the matrices of results that a step computes: rows x cols, cut into ranges of m_step x n_step.
@@ -65,7 +67,7 @@ void for_each_tile(ThreadPool& pool, int num, RowsOf&& rows_of, WOf&& w_of, XRow
       [&](int g) {
         const Tensor& w = w_of(g);
         const int64_t rows = rows_of(g);
-        return RangeGrid{.rows = rows, .cols = w.rows, .m_step = kRowBlock, .n_step = columns_per_range(rows, w.cols * static_cast<int64_t>(sizeof(W)))};
+        return RangeGrid{.rows = rows, .cols = w.rows, .m_step = kRowBlock, .n_step = columns_per_range(rows, w.cols * static_cast<int64_t>(sizeof(W)), w.rows, pool.num_threads())};
       },
       [&](int g, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
         [[maybe_unused]] const typename Dot::Denormals denormals;
@@ -109,19 +111,21 @@ void matmul_kernel(ThreadPool& pool, const MatmulArgs& a) {
 // for_each_tile for weights in any stored format: see isa/weight_rows.h.
 template <class Rows, bool kInOut, class RowsOf, class WOf, class XRow, class Store>
 void for_each_block(ThreadPool& pool, int num, RowsOf&& rows_of, WOf&& w_of, XRow&& x_row, Store&& store) {
-  const auto n_step_of = [](int64_t rows, int64_t k) { return (columns_per_range(rows, k * Rows::Code::kBits / 8) + 15) / 16 * 16; };
+  const auto n_step_of = [&](int64_t rows, const Weight& w) {
+    return (columns_per_range(rows, w.cols * Rows::Code::kBits / 8, w.rows, pool.num_threads()) + 15) / 16 * 16;
+  };
   for_each_range(
       pool, num,
       [&](int g) {
         const Weight& w = w_of(g);
         const int64_t rows = rows_of(g);
-        return RangeGrid{.rows = rows, .cols = w.rows, .m_step = kMaxBlockRows, .n_step = n_step_of(rows, w.cols)};
+        return RangeGrid{.rows = rows, .cols = w.rows, .m_step = kMaxBlockRows, .n_step = n_step_of(rows, w)};
       },
       [&](int g, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
         // Eight rows or fewer go with up to kMaxColumns columns, more with kColumnBlock.
         float values[kMaxBlockRows * kColumnBlock];
         const Weight& w = w_of(g);
-        const int64_t n_step = n_step_of(rows_of(g), w.cols);
+        const int64_t n_step = n_step_of(rows_of(g), w);
         const float* x[kMaxBlockRows];
         for (int64_t m = m0; m < m1; ++m) x[m - m0] = x_row(g, m);
         dot_block<Rows, kInOut>(Rows(w), x, m1 - m0, n0, n1 - n0, w.cols, values, n_step);
