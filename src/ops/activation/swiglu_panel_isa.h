@@ -45,10 +45,13 @@ void swiglu_panel_kernel(ThreadPool& pool, const SwigluFfnArgs& a) {
         for (int64_t i = 0; i < m; ++i) x[i] = x_row_as<typename Dot::X>(a.x, x_row_of(a, index, m0 + i));
         for (int64_t n = n0; n < n1; n += kPanelRows) {
           const int64_t at_first = interleaved ? n / kPanelRows * 2 : n / kPanelRows, at_second = interleaved ? at_first + 1 : at_first;
-          const int64_t next = (n + kPanelRows < n1 ? at_first + 1 : at_first + pool.num_threads()) + (interleaved ? 1 : 0);
-          panel_values<Dot>(w_first, p_first, at_first, x, m, first, m0 == 0 ? p_second.data + at_second * p_second.panel_bytes : nullptr);
-          panel_values<Dot>(w_second, p_second, at_second, x, m, second,
-                            m0 == 0 && next < w_first.rows / kPanelRows ? p_first.data + next * p_first.panel_bytes : nullptr);
+          // Ranges of a thread follow one another, from one expert into the next.
+          const int64_t at_next = at_first + (interleaved ? 2 : 1);
+          const PanelAt next = at_next < w_first.rows / kPanelRows                                     ? p_first.at(at_next)
+                               : index + 1 < a.num_experts && a.experts[index + 1].rows > 0 ? Panels(a.experts[index + 1].w_gate).at(0)
+                                                                                             : PanelAt();
+          panel_values<Dot>(w_first, p_first, at_first, x, m, first, m0 == 0 ? p_second.at(at_second) : PanelAt());
+          panel_values<Dot>(w_second, p_second, at_second, x, m, second, m0 == 0 ? next : PanelAt());
           for (int64_t i = 0; i < m; ++i) {
             const float *g = first + i * 32, *u = second + i * 32;
             alignas(64) float values[32], apart[64];

@@ -13,6 +13,12 @@
 namespace pointsman::ops {
 namespace {
 
+// Where a panel is, codes and scales (null: none).
+struct PanelAt {
+  const uint8_t* codes = nullptr;
+  const uint8_t* scales = nullptr;
+};
+
 // The panels of a weight and their scales.
 struct Panels {
   explicit Panels(const Weight& w)
@@ -27,6 +33,10 @@ struct Panels {
     const int64_t of_rows = w.grid_of_rows > 0 ? w.grid_of_rows : w.rows;
     row_step = f.transposed ? 1 : (w.cols + f.block_cols - 1) / f.block_cols;
     col_step = f.transposed ? (of_rows + f.block_rows - 1) / f.block_rows : 1;
+  }
+  int64_t scale_bytes_per_block() const { return is_fine ? kPanelRows * dtype_bytes8(scale_dtype) / 8 : 0; }
+  PanelAt at(int64_t panel) const {
+    return {data + panel * panel_bytes, is_fine ? scales + (first_panel + panel) * blocks * scale_bytes_per_block() : nullptr};
   }
   static int64_t dtype_bytes8(DType d) { return d == DType::kF4 ? 4 : d == DType::kF32 ? 32 : d == DType::kBF16 || d == DType::kF16 ? 16 : 8; }
 
@@ -64,7 +74,31 @@ inline constexpr int64_t kPanelRowBlock = 96;  // rows of x at once
 // A stream of one panel: the processor's own prefetcher stops at pages.
 inline constexpr int64_t kPanelAhead = 4096;
 
-// Lines of the panel that comes next, asked for while this one is multiplied.
+// What is asked for while a panel is read from memory: codes kPanelAhead further on, and the beginning of the panel that comes next once this one has
+// no more; the scales of the next panel along the way, block by block. Gate and up take turns, so that neither follows where the processor expects it: a
+// first line of scales that nobody asked for stops everything for the 0.1 us that memory takes, in a panel that takes 0.7.
+struct Fetch {
+  Fetch(const uint8_t* panel, int64_t panel_bytes, const PanelAt& next, int64_t scale_bytes_per_block)
+      : turn(panel + panel_bytes - kPanelAhead), to_next(next.codes != nullptr ? next.codes - turn : kPanelAhead), scales(next.scales),
+        scale_step(next.scales != nullptr ? scale_bytes_per_block : 0) {}
+  template <int64_t kBytes>
+  [[gnu::always_inline]] void ask(const uint8_t* at) const {
+    const uint8_t* const line = at + (at < turn ? kPanelAhead : to_next);
+    for (int64_t i = 0; i < kBytes; i += 64) __builtin_prefetch(line + i);
+  }
+  [[gnu::always_inline]] void ask_scales(int64_t block) const { __builtin_prefetch(scales + block * scale_step); }
+  const uint8_t* turn;
+  int64_t to_next;
+  const uint8_t* scales;
+  int64_t scale_step;
+};
+struct NoFetch {
+  template <int64_t kBytes>
+  void ask(const uint8_t*) const {}
+  void ask_scales(int64_t) const {}
+};
+
+// Lines of the panel that comes next, asked for while this one is multiplied by many rows.
 struct Ahead {
   const uint8_t* at = nullptr;
   const uint8_t* end = nullptr;
@@ -124,8 +158,9 @@ struct ExpandedCodes {
 };
 
 // acc[m][32] over blocks of inputs [first, last); `block` is where the codes of block `first` are, scales(b, s) gives those of block b.
-template <class Source, int MR, class Scales>
-void quant_tile(const uint8_t* block, const Scales& scales, const QuantRow* x, int64_t first, int64_t last, float* acc, Ahead& ahead, int lines) {
+template <class Source, int MR, class Scales, class Asks>
+void quant_tile(const uint8_t* block, const Scales& scales, const QuantRow* x, int64_t first, int64_t last, float* acc, const Asks& fetch, Ahead& ahead,
+                int lines) {
   Vec sum[MR][2];
   for (int m = 0; m < MR; ++m) sum[m][0] = vload(acc + m * 32), sum[m][1] = vload(acc + m * 32 + 16);
   for (int64_t b = first; b < last; ++b, block += Source::kBlockBytes) {
@@ -135,9 +170,7 @@ void quant_tile(const uint8_t* block, const Scales& scales, const QuantRow* x, i
     for (int i = 0; i < 4; ++i) {
       Lanes w[2][2];
       Source::load(block, i, w);
-      if constexpr (Source::kStreams) {
-        for (int64_t line = 0; line < Source::kBlockBytes / 4; line += 64) __builtin_prefetch(block + kPanelAhead + i * (Source::kBlockBytes / 4) + line);
-      }
+      if constexpr (Source::kStreams) fetch.template ask<Source::kBlockBytes / 4>(block + i * (Source::kBlockBytes / 4));
       for (int g = 0; g < 2; ++g) {
         for (int m = 0; m < MR; ++m) {
           const int8_t* four = x[m].codes + 32 * b + 8 * i + 4 * g;
@@ -147,6 +180,7 @@ void quant_tile(const uint8_t* block, const Scales& scales, const QuantRow* x, i
       }
     }
     ahead.ask(lines);
+    fetch.ask_scales(b);
     Vec s[2];
     scales.load(b, s);
     for (int m = 0; m < MR; ++m) {
@@ -166,10 +200,10 @@ struct QuantDot {
   static constexpr int64_t kStretch = 16;  // blocks: 16 KiB of codes, half a first-level cache
 
   template <int MR>
-  static void direct(const Panels& w, int64_t panel, const X* x, float* acc) {
+  static void direct(const Panels& w, int64_t panel, const X* x, float* acc, const Fetch& fetch) {
     Ahead none;
     quant_tile<Panel, MR>(
-        w.data + panel * w.panel_bytes, StoredScales<Panel::kHalves>{w, panel}, x, 0, w.blocks, acc, none, 0);
+        w.data + panel * w.panel_bytes, StoredScales<Panel::kHalves>{w, panel}, x, 0, w.blocks, acc, fetch, none, 0);
   }
   struct Expanded {
     alignas(64) uint8_t codes[kStretch * 1024];
@@ -192,7 +226,7 @@ struct QuantDot {
   template <int MR>
   static void tile(const Panels&, int64_t, const Expanded& e, const X* x, int64_t first, int64_t last, float* acc, Ahead& ahead, int lines) {
     quant_tile<ExpandedCodes, MR>(
-        e.codes, ExpandedScales{e.scales, first}, x, first, last, acc, ahead, lines);
+        e.codes, ExpandedScales{e.scales, first}, x, first, last, acc, NoFetch(), ahead, lines);
   }
 };
 
@@ -222,8 +256,9 @@ struct E4m3Panel {
   }
 };
 
-template <class Source, bool kScaled, int MR, class Scales>
-void bf16_tile(const uint8_t* block, const Scales& scales, const bf16* const* x, int64_t first, int64_t last, float* acc, Ahead& ahead, int lines) {
+template <class Source, bool kScaled, int MR, class Scales, class Asks>
+void bf16_tile(const uint8_t* block, const Scales& scales, const bf16* const* x, int64_t first, int64_t last, float* acc, const Asks& fetch, Ahead& ahead,
+               int lines) {
   Vec sum[MR][2];
   for (int m = 0; m < MR; ++m) sum[m][0] = vload(acc + m * 32), sum[m][1] = vload(acc + m * 32 + 16);
   for (int64_t b = first; b < last; ++b, block += Source::kBlockBytes) {
@@ -235,9 +270,7 @@ void bf16_tile(const uint8_t* block, const Scales& scales, const bf16* const* x,
     for (int i = 0; i < 8; ++i) {
       Pairs w[2][2];
       Source::load(block, i, w);
-      if constexpr (Source::kStreams) {
-        for (int64_t line = 0; line < Source::kBlockBytes / 8; line += 64) __builtin_prefetch(block + kPanelAhead + i * (Source::kBlockBytes / 8) + line);
-      }
+      if constexpr (Source::kStreams) fetch.template ask<Source::kBlockBytes / 8>(block + i * (Source::kBlockBytes / 8));
       for (int g = 0; g < 2; ++g) {
         for (int m = 0; m < MR; ++m) {
           const Pairs two = pairs_of(x[m] + 32 * b + 4 * i + 2 * g);
@@ -248,6 +281,7 @@ void bf16_tile(const uint8_t* block, const Scales& scales, const bf16* const* x,
     }
     ahead.ask(lines);
     if constexpr (kScaled) {
+      fetch.ask_scales(b);
       Vec s[2];
       scales.load(b, s);
       for (int m = 0; m < MR; ++m) sum[m][0] = vfma(dot[m][0], s[0], sum[m][0]), sum[m][1] = vfma(dot[m][1], s[1], sum[m][1]);
@@ -268,10 +302,10 @@ struct Bf16PanelDot {
   static constexpr int64_t kStretch = 8;  // blocks: 16 KiB of bf16
 
   template <int MR>
-  static void direct(const Panels& w, int64_t panel, const X* x, float* acc) {
+  static void direct(const Panels& w, int64_t panel, const X* x, float* acc, const Fetch& fetch) {
     Ahead none;
     bf16_tile<Panel, Panel::kScaled, MR>(
-        w.data + panel * w.panel_bytes, Scales{w, panel}, x, 0, w.blocks, acc, none, 0);
+        w.data + panel * w.panel_bytes, Scales{w, panel}, x, 0, w.blocks, acc, fetch, none, 0);
   }
   struct Expanded {
     alignas(64) bf16 codes[Panel::kScaled ? kStretch * 1024 : 1];
@@ -301,7 +335,7 @@ struct Bf16PanelDot {
     }();
     const uint8_t* codes = Panel::kScaled ? reinterpret_cast<const uint8_t*>(e.codes) : w.data + panel * w.panel_bytes + first * Panel::kBlockBytes;
     bf16_tile<Bf16Stretch, Panel::kScaled, MR>(
-        codes, scales, x, first, last, acc, ahead, lines);
+        codes, scales, x, first, last, acc, NoFetch(), ahead, lines);
   }
 };
 
@@ -392,28 +426,29 @@ struct F32PanelDot {
 };
 
 template <class Dot>
-void direct_rows(const Panels& w, int64_t panel, const typename Dot::X* x, int64_t m, float* acc) {
+void direct_rows(const Panels& w, int64_t panel, const typename Dot::X* x, int64_t m, float* acc, const Fetch& fetch) {
   switch (m) {
-    case 1: return Dot::template direct<1>(w, panel, x, acc);
-    case 2: return Dot::template direct<2>(w, panel, x, acc);
-    case 3: return Dot::template direct<3>(w, panel, x, acc);
-    case 4: return Dot::template direct<4>(w, panel, x, acc);
-    case 5: return Dot::template direct<5>(w, panel, x, acc);
-    case 6: return Dot::template direct<6>(w, panel, x, acc);
+    case 1: return Dot::template direct<1>(w, panel, x, acc, fetch);
+    case 2: return Dot::template direct<2>(w, panel, x, acc, fetch);
+    case 3: return Dot::template direct<3>(w, panel, x, acc, fetch);
+    case 4: return Dot::template direct<4>(w, panel, x, acc, fetch);
+    case 5: return Dot::template direct<5>(w, panel, x, acc, fetch);
+    case 6: return Dot::template direct<6>(w, panel, x, acc, fetch);
   }
 }
 
 // acc[i * 32 + j] = x[i] . output 32 panel + j, for i < m <= kPanelRowBlock. `next`: the panel that this thread is likely to come to next, or null.
 template <class Dot>
-void panel_rows(const Panels& w, int64_t panel, const typename Dot::X* x, int64_t m, float* acc, const uint8_t* next) {
+void panel_rows(const Panels& w, int64_t panel, const typename Dot::X* x, int64_t m, float* acc, const PanelAt& next) {
   __builtin_memset(acc, 0, static_cast<size_t>(m) * 32 * sizeof(float));
   if (m <= Dot::kDirectRows) {
     // In equal parts of at most six rows; from the second on they find the panel in the cache. Measured on Zen 5, K = 1024, one thread: up to 18
     // rows this equals expanding (I8, E4M3) or is 8 to 10 % faster (F4); plain bf16 has nothing to expand and gains from a whole pass at 8 rows already.
     const int64_t parts = (m + 5) / 6;
+    const Fetch fetch(w.data + panel * w.panel_bytes, w.panel_bytes, next, w.scale_bytes_per_block());
     for (int64_t i = 0, left = parts; left > 0; --left) {
       const int64_t count = (m - i + left - 1) / left;
-      direct_rows<Dot>(w, panel, x + i, count, acc + i * 32);
+      direct_rows<Dot>(w, panel, x + i, count, acc + i * 32, fetch);
       i += count;
     }
     return;
@@ -422,7 +457,7 @@ void panel_rows(const Panels& w, int64_t panel, const typename Dot::X* x, int64_
   constexpr int kTile = Dot::kTile;
   const int64_t tiles = (m + kTile - 1) / kTile;
   Ahead ahead;
-  if (next != nullptr) ahead.at = next, ahead.end = next + w.panel_bytes;
+  if (next.codes != nullptr) ahead.at = next.codes, ahead.end = next.codes + w.panel_bytes;
   const int lines = static_cast<int>((w.panel_bytes / 64 + tiles * w.blocks - 1) / (tiles * w.blocks));
   for (int64_t first = 0; first < w.blocks; first += Dot::kStretch) {
     const int64_t last = smaller(w.blocks, first + Dot::kStretch);
@@ -438,7 +473,7 @@ void panel_rows(const Panels& w, int64_t panel, const typename Dot::X* x, int64_
 
 // acc as panel_rows has it, for any kind of x.
 template <class Dot>
-void panel_values(const Weight& weight, const Panels& w, int64_t panel, const typename Dot::X* x, int64_t m, float* acc, const uint8_t* next) {
+void panel_values(const Weight& weight, const Panels& w, int64_t panel, const typename Dot::X* x, int64_t m, float* acc, const PanelAt& next) {
   if constexpr (__is_same(Dot, F32PanelDot)) {
     __builtin_memset(acc, 0, static_cast<size_t>(m) * 32 * sizeof(float));
     F32PanelDot::rows(w, decode_of(weight.dtype), panel, x, m, acc);
@@ -477,9 +512,12 @@ void for_each_panel(ThreadPool& pool, int num, RowsOf&& rows_of, WOf&& w_of, XRo
         typename Dot::X x[kPanelRowBlock];
         for (int64_t m = m0; m < m1; ++m) x[m - m0] = x_row(g, m);
         for (int64_t n = n0; n < n1; n += kPanelRows) {
-          const int64_t next = n + kPanelRows < n1 ? n + kPanelRows : n + kPanelRows * pool.num_threads();
-          panel_values<Dot>(weight, w, n / kPanelRows, x, m1 - m0, values,
-                            m0 == 0 && next < weight.rows ? w.data + next / kPanelRows * w.panel_bytes : nullptr);
+          // Ranges of a thread follow one another, from one matrix into the next.
+          const PanelAt next = m0 != 0                                ? PanelAt()
+                               : n + kPanelRows < weight.rows         ? w.at(n / kPanelRows + 1)
+                               : g + 1 < num && rows_of(g + 1) > 0    ? Panels(w_of(g + 1)).at(0)
+                                                                      : PanelAt();
+          panel_values<Dot>(weight, w, n / kPanelRows, x, m1 - m0, values, next);
           for (int64_t m = m0; m < m1; ++m) store(g, m, n, values + (m - m0) * 32);
         }
       });
