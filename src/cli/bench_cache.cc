@@ -22,7 +22,7 @@ constexpr const char* kName = "bench cache";
 
 struct Flags {
   std::string traces, synthetic, sizes, csv, svg;
-  int64_t prompt = 0, chunk = 512;
+  int64_t prompt = 0, chunk = 512, sessions = 1;
   bool json = false;
   LogFlags log;
 };
@@ -66,7 +66,7 @@ Result<std::vector<Row>> simulate_all(const Flags& f, const RoutingTrace& trace,
   for (const std::string& policy : policies) {
     Row row{.policy = policy};
     for (const int n : sizes) {
-      PM_ASSIGN_OR_RETURN(CacheCounts counts, simulate_cache(trace, {.policy = policy, .num_slots = n * trace.num_layers, .prompt_tokens = f.prompt, .chunk = f.chunk}));
+      PM_ASSIGN_OR_RETURN(CacheCounts counts, simulate_cache(trace, {.policy = policy, .num_slots = n * trace.num_layers, .prompt_tokens = f.prompt, .chunk = f.chunk, .sessions = f.sessions}));
       row.cells.push_back({.experts_per_layer = n, .counts = std::move(counts)});
     }
     rows.push_back(std::move(row));
@@ -82,7 +82,7 @@ std::string describe(const RecordedRoutes& r, bool synthetic) {
                 t.run_starts.size(), t.run_starts.size() == 1 ? "" : "s", t.num_layers, t.num_experts, t.top_k);
 }
 
-void print_table(const RecordedRoutes& r, bool synthetic, const std::vector<Row>& rows, const std::vector<int>& sizes) {
+void print_table(const RecordedRoutes& r, bool synthetic, int64_t sessions, const std::vector<Row>& rows, const std::vector<int>& sizes) {
   std::printf("%s\nhit rate in %% by experts in memory per layer (of %d); first reads count as misses\n\n%-14s", describe(r, synthetic).c_str(), r.trace.num_experts, "");
   for (const int n : sizes) std::printf(" %7d", n);
   std::printf("\n");
@@ -93,7 +93,13 @@ void print_table(const RecordedRoutes& r, bool synthetic, const std::vector<Row>
   }
   std::printf("%-14s", "c/N");
   for (const int n : sizes) std::printf(" %7.1f", 100 * share(n, r.trace));
-  std::printf("\n\nc/N: what a cache gives when every expert is as likely as any other.\n");
+  std::printf("\n\nexperts read per token%s\n\n", sessions > 1 ? format(", {} sessions together", sessions).c_str() : "");
+  for (const Row& row : rows) {
+    std::printf("%-14s", row.policy.c_str());
+    for (const Cell& c : row.cells) std::printf(" %7.2f", static_cast<double>(c.counts.misses) / static_cast<double>(c.counts.tokens));
+    std::printf("\n");
+  }
+  std::printf("\nc/N: what a cache gives when every expert is as likely as any other.\n");
 }
 
 std::string to_csv(const RecordedRoutes& r, const std::vector<Row>& rows) {
@@ -101,7 +107,7 @@ std::string to_csv(const RecordedRoutes& r, const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     for (const Cell& c : row.cells) {
       csv += format("{},{},{:.6f},{},{},{},{:.6f},{:.4f}\n", row.policy, c.experts_per_layer, share(c.experts_per_layer, r.trace), c.counts.hits, c.counts.misses,
-                    c.counts.evicted, c.counts.hit_rate(), static_cast<double>(c.counts.misses) / static_cast<double>(r.trace.num_tokens()));
+                    c.counts.evicted, c.counts.hit_rate(), static_cast<double>(c.counts.misses) / static_cast<double>(c.counts.tokens));
     }
   }
   return csv;
@@ -124,6 +130,7 @@ Json to_json(const Flags& f, const RecordedRoutes& r, const std::vector<Row>& ro
   j.set("top_k", t.top_k);
   j.set("prompt_tokens", f.prompt);
   j.set("prefill_chunk", f.chunk);
+  j.set("sessions", f.sessions);
   Json list = Json::array();
   for (const Row& row : rows) {
     for (const Cell& c : row.cells) {
@@ -135,7 +142,7 @@ Json to_json(const Flags& f, const RecordedRoutes& r, const std::vector<Row>& ro
       cell.set("misses", c.counts.misses);
       cell.set("evicted", c.counts.evicted);
       cell.set("hit_rate", c.counts.hit_rate());
-      cell.set("misses_per_token", static_cast<double>(c.counts.misses) / static_cast<double>(t.num_tokens()));
+      cell.set("misses_per_token", static_cast<double>(c.counts.misses) / static_cast<double>(c.counts.tokens));
       list.push_back(std::move(cell));
     }
   }
@@ -173,7 +180,7 @@ Status print_all(const Flags& f, const RecordedRoutes& r, const std::vector<Row>
   if (f.json) {
     print_json(to_json(f, r, rows));
   } else {
-    print_table(r, synthetic, rows, sizes);
+    print_table(r, synthetic, f.sessions, rows, sizes);
   }
   return ok_status();
 }
@@ -194,6 +201,7 @@ int run_bench_cache(int argc, char** argv) {
   args.option("--sizes", f.sizes, "experts in memory per layer, as in 4,8,16 (default: eighths)");
   args.option("--prompt-tokens", f.prompt, "the first tokens of each run go in passes of --prefill-chunk, which ask for each expert once (default: 0)");
   args.option("--prefill-chunk", f.chunk, "tokens of such a pass (default: 512)");
+  args.option("--sessions", f.sessions, "cut the trace into so many stretches that decode together, as sessions of one engine do (default: 1)");
   args.option("--csv", f.csv, "write the numbers to this file");
   args.option("--svg", f.svg, "write a picture to this file");
   args.flag("--json", f.json, "one JSON object");
@@ -201,6 +209,7 @@ int run_bench_cache(int argc, char** argv) {
   if (auto code = args.parse(argc, argv)) return *code;
   if (auto code = f.log.apply(kName)) return *code;
   if (f.traces.empty() == f.synthetic.empty()) return usage_error(kName, "TRACE or --synthetic is needed, not both");
+  if (f.sessions < 1) return usage_error(kName, "--sessions must be 1 or more");
   if (f.prompt < 0 || f.chunk < 1) return usage_error(kName, "--prompt-tokens must be 0 or more, --prefill-chunk 1 or more");
   const Result<RecordedRoutes> routes = routes_of(f);
   if (!routes.ok()) return f.synthetic.empty() ? report(kName, routes.status()) : usage_error(kName, routes.status().with_context("--synthetic"));

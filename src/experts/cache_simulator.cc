@@ -2,6 +2,7 @@
 #include "experts/cache_simulator.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -16,7 +17,9 @@ struct Batches {
   std::vector<int32_t> layers;      // by batch
   std::vector<size_t> begins = {0};  // by batch, and the end
   std::vector<int32_t> experts;     // of all batches, ascending in each
+  std::vector<int32_t> rows;        // by entry of `experts`: tokens that chose it
   std::vector<uint64_t> next_uses;  // by entry of `experts`: the next batch that asks for it, or kNever
+  int64_t tokens = 0, steps = 0;
 
   static constexpr uint64_t kNever = UINT64_MAX;
 };
@@ -24,21 +27,46 @@ struct Batches {
 Batches batches_of(const RoutingTrace& trace, const CacheSimulation& args) {
   Batches b;
   std::vector<int32_t> ids;
-  for (size_t run = 0; run < trace.run_starts.size(); ++run) {
+  const auto add_pass = [&](std::span<const int64_t> tokens) {
+    b.tokens += static_cast<int64_t>(tokens.size());
+    ++b.steps;
+    for (int layer = 0; layer < trace.num_layers; ++layer) {
+      ids.clear();
+      for (const int64_t t : tokens) ids.insert(ids.end(), trace.experts(t, layer).begin(), trace.experts(t, layer).end());
+      std::sort(ids.begin(), ids.end());
+      for (size_t i = 0, next; i < ids.size(); i = next) {
+        for (next = i; next < ids.size() && ids[next] == ids[i];) ++next;
+        b.experts.push_back(ids[i]);
+        b.rows.push_back(static_cast<int32_t>(next - i));
+      }
+      b.layers.push_back(layer);
+      b.begins.push_back(b.experts.size());
+    }
+  };
+  std::vector<int64_t> tokens;
+  const auto add_stretch = [&](int64_t begin, int64_t end) {
+    tokens.resize(static_cast<size_t>(end - begin));
+    std::iota(tokens.begin(), tokens.end(), begin);
+    add_pass(tokens);
+  };
+  if (args.sessions > 1) {
+    const int64_t length = trace.num_tokens() / args.sessions, prompt = std::min(length, args.prompt_tokens);
+    for (int64_t s = 0; s < args.sessions; ++s) {
+      for (int64_t t = 0; t < prompt; t += args.chunk) add_stretch(s * length + t, s * length + std::min(prompt, t + args.chunk));
+    }
+    tokens.resize(static_cast<size_t>(args.sessions));
+    for (int64_t t = prompt; t < length; ++t) {
+      for (int64_t s = 0; s < args.sessions; ++s) tokens[static_cast<size_t>(s)] = s * length + t;
+      add_pass(tokens);
+    }
+  }
+  for (size_t run = 0; args.sessions == 1 && run < trace.run_starts.size(); ++run) {
     const int64_t begin = trace.run_starts[run];
     const int64_t end = run + 1 < trace.run_starts.size() ? trace.run_starts[run + 1] : trace.num_tokens();
     const int64_t prompt_end = std::min(end, begin + args.prompt_tokens);
     for (int64_t token = begin, next; token < end; token = next) {
       next = token < prompt_end ? std::min(prompt_end, token + args.chunk) : token + 1;
-      for (int layer = 0; layer < trace.num_layers; ++layer) {
-        ids.clear();
-        for (int64_t t = token; t < next; ++t) ids.insert(ids.end(), trace.experts(t, layer).begin(), trace.experts(t, layer).end());
-        std::sort(ids.begin(), ids.end());
-        ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
-        b.layers.push_back(layer);
-        b.experts.insert(b.experts.end(), ids.begin(), ids.end());
-        b.begins.push_back(b.experts.size());
-      }
+      add_stretch(token, next);
     }
   }
   b.next_uses.resize(b.experts.size());
@@ -83,6 +111,9 @@ class OptimalPolicy final : public ResidencyPolicy {
 Result<CacheCounts> simulate_cache(const RoutingTrace& trace, const CacheSimulation& args) {
   PM_RETURN_IF_ERROR(trace.check());
   if (args.prompt_tokens < 0 || args.chunk < 1) return error(StatusCode::kInvalidArgument, "{} prompt tokens in passes of {}", args.prompt_tokens, args.chunk);
+  if (args.sessions < 1 || args.sessions > std::max<int64_t>(1, trace.num_tokens())) {
+    return error(StatusCode::kInvalidArgument, "{} sessions of a trace of {} tokens", args.sessions, trace.num_tokens());
+  }
   const auto num_records = static_cast<size_t>(trace.num_layers) * static_cast<size_t>(trace.num_experts);
   if (!args.learned_uses.empty() && args.learned_uses.size() != num_records) {
     return error(StatusCode::kInvalidArgument, "learned uses of {} experts: the trace has {}", args.learned_uses.size(), num_records);
@@ -99,11 +130,18 @@ Result<CacheCounts> simulate_cache(const RoutingTrace& trace, const CacheSimulat
   counts.layer_hits.resize(static_cast<size_t>(trace.num_layers));
   counts.layer_misses.resize(static_cast<size_t>(trace.num_layers));
   const Batches b = batches_of(trace, args);
+  counts.tokens = b.tokens;
+  counts.steps = b.steps;
+  std::vector<int32_t> offsets(static_cast<size_t>(trace.num_experts) + 1);
   std::vector<int> pinned;  // slots of the batch in the order in which they become ready
   for (size_t batch = 0; batch < b.layers.size(); ++batch) {
     const int layer = b.layers[batch];
     const auto expert_at = [&](size_t i) { return b.experts[i]; };
     const auto foresee = [&](size_t i) { next_uses[static_cast<size_t>(layer * trace.num_experts + expert_at(i))] = b.next_uses[i]; };
+    std::fill(offsets.begin(), offsets.end(), 0);
+    for (size_t i = b.begins[batch]; i < b.begins[batch + 1]; ++i) offsets[static_cast<size_t>(expert_at(i)) + 1] = b.rows[i];
+    std::partial_sum(offsets.begin(), offsets.end(), offsets.begin());
+    r.begin(layer, std::span(b.experts).subspan(b.begins[batch], b.begins[batch + 1] - b.begins[batch]), offsets);
     pinned.clear();
     size_t released = 0;
     // As the store does: hits are pinned before the first miss may evict somebody.

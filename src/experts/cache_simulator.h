@@ -24,17 +24,21 @@ struct CacheSimulation {
   int num_slots = 0;
   // The first tokens of each run go in passes of `chunk`, the rest one by one.
   int64_t prompt_tokens = 0, chunk = 512;
+  // More than one: the trace, whatever its runs, is cut into so many equal stretches (what is left over is left out), each of which is a
+  // session; prompts one after the other, then each pass takes the next token of every session.
+  int64_t sessions = 1;
   std::vector<uint32_t> learned_uses;    // [layers * experts] of earlier runs, or empty
 };
 
 struct CacheCounts {
   uint64_t hits = 0, misses = 0, evicted = 0;
   std::vector<uint64_t> layer_hits, layer_misses;
-  std::vector<uint32_t> uses;  // as the policy counted them; empty when it does not
+  std::vector<uint32_t> uses;  // rows by expert [layers * experts]
+  int64_t tokens = 0, steps = 0;  // that were replayed, and in how many passes
   double hit_rate() const { return hits + misses == 0 ? 0 : static_cast<double>(hits) / static_cast<double>(hits + misses); }
 };
 
-// kInvalidArgument: an unknown policy, too few slots, or a trace that fails its check().
+// kInvalidArgument: an unknown policy, too few slots, more sessions than tokens, or a trace that fails its check().
 Result<CacheCounts> simulate_cache(const RoutingTrace& trace, const CacheSimulation& args);
 
 }  // namespace pointsman

@@ -133,6 +133,57 @@ TEST(CacheSimulator, TheOptimumBoundsThePoliciesOnLongTraces) {
   }
 }
 
+TEST(CacheSimulator, SessionsStepTogetherAndShareTheirReads) {
+  // Stretches {0, 1, 2} and {0, 3, 2}, a token left over: steps {0}, {1, 3}, {2}.
+  const RoutingTrace t = one_layer({0, 1, 2, 0, 3, 2, 1}, 4);
+  const auto counts = simulate_cache(t, {.policy = "lru", .num_slots = 4, .sessions = 2});
+  ASSERT_TRUE(counts.ok()) << counts.status().to_string();
+  EXPECT_EQ(counts->misses, 4u);
+  EXPECT_EQ(counts->hits, 0u);
+  EXPECT_EQ(counts->tokens, 6);
+  EXPECT_EQ(counts->steps, 3);
+  EXPECT_EQ(counts->uses, (std::vector<uint32_t>{2, 1, 2, 1})) << "rows, not batches";
+  // Prompts of two go one after the other, {0, 1} and {0, 3}, then {2}.
+  const auto prompts = simulate_cache(t, {.policy = "lru", .num_slots = 4, .prompt_tokens = 2, .sessions = 2});
+  ASSERT_TRUE(prompts.ok());
+  EXPECT_EQ(prompts->hits, 1u);
+  EXPECT_EQ(prompts->steps, 3);
+  EXPECT_EQ(simulate_cache(t, {.num_slots = 4, .sessions = 8}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(simulate_cache(t, {.num_slots = 4, .sessions = 0}).status().code(), StatusCode::kInvalidArgument);
+}
+
+// Steps of eight sessions that ask for two thirds of all experts, a quarter of which fit: per-layer LRU has evicted each before it comes again.
+TEST(CacheSimulator, ReuseKeepsAPartOfStepsThatAskForMoreThanFits) {
+  const RoutingTrace uniform = make_trace({.num_layers = 24, .num_experts = 64, .top_k = 8, .num_tokens = 800, .exponent = 0, .stay = 0, .seed = 3});
+  const auto rate = [&](std::string_view policy) { return simulate_cache(uniform, {.policy = std::string(policy), .num_slots = 24 * 16, .sessions = 8}).value().hit_rate(); };
+  EXPECT_LT(rate("lru_per_layer"), 0.06);
+  // Without memory in the routes, nobody who does not know the future can have more than c/N; slots that reads are under way to hold nothing.
+  EXPECT_GT(rate("reuse"), 0.8 * 16 / 64);
+  EXPECT_LT(rate("reuse"), 1.05 * 16 / 64);
+  EXPECT_GT(rate(kOptimalPolicy), 0.3);
+  // A pass that asks for everything, again and again: what is kept is hit, all of it but for what reads need.
+  RoutingTrace all{.num_layers = 4, .num_experts = 16, .top_k = 16};
+  for (int row = 0; row < 40 * 4; ++row) {
+    for (int e = 0; e < 16; ++e) all.ids.push_back(e);
+  }
+  EXPECT_EQ(simulate(all, "lru_per_layer", 24).hits, 0u);
+  EXPECT_EQ(simulate(all, "lru", 24).hits, 0u);
+  EXPECT_GT(simulate(all, "reuse", 24).hits, simulate(all, kOptimalPolicy, 24).hits / 2);
+}
+
+TEST(CacheSimulator, ReuseLearnsWhatTheRoutesAreLike) {
+  const auto rate = [](const RoutingTrace& t, std::string_view policy, int64_t prompt) { return simulate(t, policy, 6 * 16, prompt).hit_rate(); };
+  // Routes that stick: recency. Some experts more popular than others: frequency.
+  const RoutingTrace sticky = make_trace({.num_layers = 6, .num_experts = 64, .top_k = 8, .num_tokens = 400, .exponent = 0, .stay = 0.6, .seed = 5});
+  const RoutingTrace popular = make_trace({.num_layers = 6, .num_experts = 64, .top_k = 8, .num_tokens = 400, .exponent = 1, .stay = 0, .seed = 6});
+  for (const int64_t prompt : {0, 100}) {
+    EXPECT_GT(rate(sticky, "reuse", prompt), rate(sticky, "lru_per_layer", prompt) - 0.01) << prompt;
+    EXPECT_GT(rate(sticky, "reuse", prompt), rate(sticky, "lfu", prompt) + 0.02) << prompt;
+    EXPECT_GT(rate(popular, "reuse", prompt), rate(popular, "lfu", prompt) - 0.01) << prompt;
+    EXPECT_GT(rate(popular, "reuse", prompt), rate(popular, "lru_per_layer", prompt) + 0.02) << prompt;
+  }
+}
+
 TEST(CacheSimulator, RefusesWhatCannotBe) {
   const RoutingTrace t = one_layer({0, 1}, 4);
   EXPECT_EQ(simulate_cache(t, {.policy = "fifo", .num_slots = 2}).status().code(), StatusCode::kInvalidArgument);

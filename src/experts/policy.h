@@ -37,6 +37,9 @@ struct Slot {
 class ResidencyPolicy {
  public:
   virtual ~ResidencyPolicy() = default;
+  // A batch is about to ask for these experts of a layer, before its hits are used and its misses inserted. `offsets` [num_experts + 1]: rows
+  // of the batch that go to experts before this one, or empty: one row to each.
+  virtual void asked(int /*layer*/, std::span<const int32_t> /*experts*/, std::span<const int32_t> /*offsets*/) {}
   virtual void inserted(int slot) = 0;  // now holds an expert, as the newest. One read ahead of its use is inserted, and used later or never
   virtual void touched(int slot) = 0;   // will be asked for soon, or so it is thought: recent, not counted
   virtual void used(int slot) = 0;      // a batch asked for the expert: a hit, or a miss right after inserted()
@@ -44,13 +47,12 @@ class ResidencyPolicy {
   // An evictable slot to make room for an expert of `layer`. -1 only when no slot is evictable. Asked only when none is free.
   virtual int victim(int layer) const = 0;
   virtual uint64_t table_bytes() const = 0;
-  // How often each expert [layers * experts] was asked for, of policies that count; empty otherwise. Later runs learn from it.
-  virtual std::span<const uint32_t> uses() const { return {}; }
 };
 
-// `slots` outlives the policy and keeps its address.
+// `slots` and `slot_of` outlive the policy and keep their addresses.
 struct PolicyArgs {
   std::span<const Slot> slots;
+  std::span<const int32_t> slot_of = {};  // [layers * experts]: the slot that holds or loads the expert, or -1
   int num_layers = 0;
   int num_experts = 0;  // per layer
   // What is left when every kept layer has all its experts.
@@ -67,14 +69,16 @@ struct PolicyArgs {
 
 // Of the largest policy.
 inline constexpr uint64_t policy_table_bytes(uint64_t num_slots, uint64_t num_layers, uint64_t num_experts) {
-  return 20 * (num_slots + 1) + 16 * (num_layers + 1) + 13 * num_layers * num_experts;
+  return 20 * (num_slots + 1) + 16 * (num_layers + 1) + 9 * num_layers * num_experts;
 }
 
 // kInvalidArgument lists the names there are.
 Result<std::unique_ptr<ResidencyPolicy>> make_policy(std::string_view name, const PolicyArgs& args);
 std::span<const std::string_view> policy_names();
+// Does the policy of this name read PolicyArgs::learned_uses? False for unknown names.
+bool policy_learns(std::string_view name);
 
-#define PM_POLICY(name) std::unique_ptr<ResidencyPolicy> make_policy_##name(const PolicyArgs& args);
+#define PM_POLICY(name, learns) std::unique_ptr<ResidencyPolicy> make_policy_##name(const PolicyArgs& args);
 #include "experts/policy_list.inc"
 #undef PM_POLICY
 

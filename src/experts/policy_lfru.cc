@@ -24,7 +24,6 @@ class LfruPolicy final : public ResidencyPolicy {
         counts_(num_records(args), fading_half_life(args)),
         links_(args.slots.size()),
         heap_(args.slots.size(), Less{this}),
-        uses_(num_records(args)),
         is_hot_(num_records(args)) {
     args_.learned_uses = {};
     if (!args.learned_uses.empty()) learn(args.learned_uses);
@@ -49,7 +48,6 @@ class LfruPolicy final : public ResidencyPolicy {
   void used(int slot) override {
     const size_t expert = args_.expert_in(slot);
     count_pass(args_.slots[static_cast<size_t>(slot)].layer);
-    uses_[expert] += uses_[expert] < UINT32_MAX ? 1 : 0;
     counts_.add(expert, args_.slots[static_cast<size_t>(slot)].last_use);
     touched(slot);
   }
@@ -63,9 +61,8 @@ class LfruPolicy final : public ResidencyPolicy {
     return links_.oldest_evictable(hot_, args_.slots);
   }
   uint64_t table_bytes() const override {
-    return counts_.table_bytes() + links_.table_bytes() + heap_.table_bytes() + uses_.size() * sizeof(uint32_t) + is_hot_.size();
+    return counts_.table_bytes() + links_.table_bytes() + heap_.table_bytes() + is_hot_.size();
   }
-  std::span<const uint32_t> uses() const override { return uses_; }
 
  private:
   struct Less {
@@ -114,7 +111,6 @@ class LfruPolicy final : public ResidencyPolicy {
   SlotLinks links_;  // of recent_ and hot_
   SlotLinks::List recent_, hot_;
   SlotHeap<Less> heap_;
-  std::vector<uint32_t> uses_;
   std::vector<uint8_t> is_hot_;  // by expert
 };
 

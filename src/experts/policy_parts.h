@@ -44,6 +44,12 @@ class SlotLinks {
     }
     return -1;
   }
+  int newest_evictable(const List& list, std::span<const Slot> slots) const {
+    for (int s = list.tail; s >= 0; s = links_[static_cast<size_t>(s)].prev) {
+      if (slots[static_cast<size_t>(s)].evictable()) return s;
+    }
+    return -1;
+  }
   uint64_t table_bytes() const { return links_.size() * sizeof(Link); }
 
  private:

@@ -220,7 +220,6 @@ TEST(Policies, LfruNeverEvictsTheHotSetThatEarlierRunsLearned) {
   }
   EXPECT_GE(d.r->find(0, 3), 0);
   EXPECT_GE(d.r->find(1, 5), 0);
-  EXPECT_EQ(d.r->uses()[3], 1u) << "this run's uses, not those of the past";
   // But when everything else is in use, even they leave.
   for (int s = 0; s < 8; ++s) {
     const Slot& slot = d.r->slot(s);
@@ -236,17 +235,18 @@ TEST(Policies, LfruNeverEvictsTheHotSetThatEarlierRunsLearned) {
   EXPECT_EQ(d.r->find(0, 3), -1);
 }
 
-TEST(Policies, OnlyPoliciesThatCountHaveUses) {
+TEST(Policies, UsesAreTheRowsOfEveryPolicy) {
+  const std::vector<uint32_t> learned(8, 3);
   for (const std::string_view name : policy_names()) {
-    Diary d(4, 1, 8, name);
-    d.use({0, 2}, false);
-    d.use({0, 2}, false);
-    if (d.r->uses().empty()) {
-      EXPECT_NE(name, "lfru");
-    } else {
-      EXPECT_EQ(d.r->uses()[2], 2u) << name;
-    }
+    Diary d(4, 1, 8, name, policy_learns(name) ? std::span<const uint32_t>(learned) : std::span<const uint32_t>());
+    const std::vector<int32_t> ids = {2, 5}, offsets = {0, 0, 0, 7, 7, 7, 8, 8, 8};
+    d.r->begin(0, ids, {});
+    d.r->begin(0, ids, offsets);
+    EXPECT_EQ(std::vector<uint32_t>(d.r->uses().begin(), d.r->uses().end()), (std::vector<uint32_t>{0, 0, 8, 0, 0, 2, 0, 0})) << name << ": this run's, not those of the past";
   }
+  EXPECT_TRUE(policy_learns("lfru"));
+  EXPECT_FALSE(policy_learns("lru"));
+  EXPECT_FALSE(policy_learns("clock"));
 }
 
 }  // namespace

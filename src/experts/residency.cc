@@ -10,7 +10,7 @@ namespace pointsman {
 namespace {
 
 constexpr std::string_view kPolicyNames[] = {
-#define PM_POLICY(name) #name,
+#define PM_POLICY(name, learns) #name,
 #include "experts/policy_list.inc"
 #undef PM_POLICY
 };
@@ -21,8 +21,16 @@ std::span<const std::string_view> policy_names() {
   return kPolicyNames;
 }
 
+bool policy_learns(std::string_view name) {
+#define PM_POLICY(policy, learns) \
+  if (name == #policy) return learns;
+#include "experts/policy_list.inc"
+#undef PM_POLICY
+  return false;
+}
+
 Result<std::unique_ptr<ResidencyPolicy>> make_policy(std::string_view name, const PolicyArgs& args) {
-#define PM_POLICY(policy) \
+#define PM_POLICY(policy, learns) \
   if (name == #policy) return make_policy_##policy(args);
 #include "experts/policy_list.inc"
 #undef PM_POLICY
@@ -31,14 +39,15 @@ Result<std::unique_ptr<ResidencyPolicy>> make_policy(std::string_view name, cons
 }
 
 uint64_t Residency::table_bytes(uint64_t num_slots, uint64_t num_layers, uint64_t num_experts) {
-  return sizeof(Residency) + num_slots * (sizeof(Slot) + sizeof(int32_t)) + num_layers * num_experts * sizeof(int32_t) +
+  return sizeof(Residency) + num_slots * (sizeof(Slot) + sizeof(int32_t)) + num_layers * num_experts * (sizeof(int32_t) + sizeof(uint32_t)) +
          (num_layers + 63) / 64 * 8 + policy_table_bytes(num_slots, num_layers, num_experts);
 }
 
 Residency::Residency(int num_slots, int num_layers, int num_experts)
     : num_experts_(num_experts),
       slots_(static_cast<size_t>(num_slots)),
-      index_(static_cast<size_t>(num_layers) * static_cast<size_t>(num_experts), -1) {
+      index_(static_cast<size_t>(num_layers) * static_cast<size_t>(num_experts), -1),
+      uses_(index_.size()) {
   free_.reserve(static_cast<size_t>(num_slots));
   for (int s = num_slots - 1; s >= 0; --s) free_.push_back(s);
 }
@@ -65,6 +74,7 @@ Result<std::unique_ptr<Residency>> Residency::make_with(int num_slots, int num_l
   auto r = std::unique_ptr<Residency>(new Residency(num_slots, num_layers, num_experts));
   PM_CHECK(learned_uses.empty() || learned_uses.size() == r->index_.size());
   PM_ASSIGN_OR_RETURN(r->policy_, maker({.slots = r->slots_,
+                                         .slot_of = r->index_,
                                          .num_layers = num_layers,
                                          .num_experts = num_experts,
                                          .num_shared_slots = static_cast<int>(num_slots - kept_slots),
@@ -74,6 +84,16 @@ Result<std::unique_ptr<Residency>> Residency::make_with(int num_slots, int num_l
   PM_CHECK(r->policy_->table_bytes() <= policy_table_bytes(static_cast<uint64_t>(num_slots), static_cast<uint64_t>(num_layers),
                                                           static_cast<uint64_t>(num_experts)));
   return r;
+}
+
+void Residency::begin(int layer, std::span<const int32_t> experts, std::span<const int32_t> offsets) {
+  if (!keep_layer_.empty() && keep_layer_[static_cast<size_t>(layer)]) return;
+  for (const int32_t e : experts) {
+    const int32_t rows = offsets.empty() ? 1 : offsets[static_cast<size_t>(e) + 1] - offsets[static_cast<size_t>(e)];
+    uint32_t& uses = uses_[index_of(layer, e)];
+    uses = static_cast<uint32_t>(std::min<uint64_t>(UINT32_MAX, uint64_t{uses} + static_cast<uint64_t>(rows)));
+  }
+  policy_->asked(layer, experts, offsets);
 }
 
 void Residency::use(int s) {

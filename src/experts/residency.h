@@ -36,6 +36,8 @@ class Residency {
   const Slot& slot(int s) const { return slots_[static_cast<size_t>(s)]; }
   int num_slots() const { return static_cast<int>(slots_.size()); }
 
+  // A batch is about to ask for these experts of a layer: see ResidencyPolicy::asked().
+  void begin(int layer, std::span<const int32_t> experts, std::span<const int32_t> offsets);
   // A hit: pinned once more and marked as used. REQUIRES: resident.
   void use(int s);
   struct Reservation {
@@ -57,7 +59,8 @@ class Residency {
   void unpin(int s, uint64_t ticket);
   void evict_unpinned();   // but kept ones
   int num_pinned() const;  // slots
-  std::span<const uint32_t> uses() const { return policy_->uses(); }  // see ResidencyPolicy
+  // Rows that went to each expert [layers * experts] by begin(); those of kept layers are not counted. Later runs learn from it.
+  std::span<const uint32_t> uses() const { return uses_; }
 
  private:
   Residency(int num_slots, int num_layers, int num_experts);
@@ -69,6 +72,7 @@ class Residency {
   const int num_experts_;
   std::vector<Slot> slots_;
   std::vector<int32_t> index_;  // [layers * experts] slot or -1
+  std::vector<uint32_t> uses_;  // [layers * experts]
   std::vector<int32_t> free_;   // a stack
   std::vector<bool> keep_layer_;
   std::unique_ptr<ResidencyPolicy> policy_;

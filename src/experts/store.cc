@@ -464,7 +464,7 @@ Result<std::unique_ptr<ExpertStore>> ExpertStore::make(Device& device, MemoryBud
   impl->stack_charge = std::move(stacks);
   PM_ASSIGN_OR_RETURN(impl->residency,
                       Residency::make(static_cast<int>(impl->options.num_slots), catalogue.num_layers(),
-                                      catalogue.num_experts(), impl->options.policy, impl->options.keep_layer));
+                                      catalogue.num_experts(), impl->options.policy, impl->options.keep_layer, impl->options.learned_uses));
   PM_ASSIGN_OR_RETURN(impl->slots, Buffer::make(device, budget, MemoryClass::kExpertSlots, cost.slots_bytes));
   ReaderOptions reading{.method = impl->options.io,
                         .direct = impl->options.direct,
@@ -518,13 +518,16 @@ ExpertStore::~ExpertStore() {
   if (last_ticket != 0) static_cast<void>(impl_->compute->wait_from_any_thread(last_ticket));
 }
 
-Status ExpertStore::begin(int moe_layer_idx, std::span<const int32_t> expert_ids) {
+Status ExpertStore::begin(int moe_layer_idx, std::span<const int32_t> expert_ids, std::span<const int32_t> offsets) {
   end();
   Impl& m = *impl_;
   std::lock_guard lock(m.mutex);
   if (m.num_overdue > 0) return m.overdue();
   if (moe_layer_idx < 0 || moe_layer_idx >= m.catalogue.num_layers()) {
     return error(StatusCode::kInvalidArgument, "MoE layer {}: there are {}", moe_layer_idx, m.catalogue.num_layers());
+  }
+  if (!offsets.empty() && (offsets.size() != static_cast<size_t>(m.catalogue.num_experts()) + 1 || !std::is_sorted(offsets.begin(), offsets.end()))) {
+    return error(StatusCode::kInvalidArgument, "layer {}: {} ascending offsets were expected", m.catalogue.layer_id(moe_layer_idx), m.catalogue.num_experts() + 1);
   }
   ++m.batch_no;
   for (const int32_t id : expert_ids) {
@@ -539,6 +542,7 @@ Status ExpertStore::begin(int moe_layer_idx, std::span<const int32_t> expert_ids
   m.layer = moe_layer_idx;
   m.num_ids = expert_ids.size();
   ExpertLayerStats& stats = m.stats_of(moe_layer_idx);
+  m.residency->begin(moe_layer_idx, expert_ids, offsets);
   // All hits are pinned before the first miss may evict somebody.
   for (size_t i = 0; i < expert_ids.size(); ++i) {
     m.ids[i] = expert_ids[i];
@@ -676,6 +680,12 @@ void ExpertStore::reset_stats() {
 
 ReadMethod ExpertStore::io() const {
   return impl_->io;
+}
+
+std::vector<uint32_t> ExpertStore::uses() const {
+  std::lock_guard lock(impl_->mutex);
+  const std::span<const uint32_t> uses = impl_->residency->uses();
+  return {uses.begin(), uses.end()};
 }
 
 int64_t ExpertStore::num_slots() const {

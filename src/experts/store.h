@@ -59,6 +59,8 @@ struct ExpertStoreOptions {
   bool direct = false;
   // next() fails when no read has come back for so long: a disk or a network file system that hangs.
   int64_t read_timeout_ms = 120'000;
+  // [layers * experts] how often earlier runs asked for each expert, or empty. Read by make() only.
+  std::span<const uint32_t> learned_uses = {};
   // Tell the kernel after each read that the pages will not be needed again. For measuring the cold case, or to leave the page
   // cache to others.
   bool drop_page_cache = false;
@@ -128,8 +130,9 @@ class ExpertStore {
   ~ExpertStore();
 
   // Starts a step for one layer; an open batch is ended first. REQUIRES: ids unique, each in [0, num_experts); otherwise
-  // kInvalidArgument and no batch.
-  Status begin(int moe_layer_idx, std::span<const int32_t> expert_ids);
+  // kInvalidArgument and no batch. `offsets` [num_experts + 1], ascending: rows that go to experts before this one, which policies weigh;
+  // empty: one row to each.
+  Status begin(int moe_layer_idx, std::span<const int32_t> expert_ids, std::span<const int32_t> offsets = {});
   // The next ready expert; an empty handle when all of the batch were handed out. With all slots pinned by handles that the
   // caller still holds, the result is kInternal (release before asking for more). After the first failed read of a batch every
   // next() returns that error, until the batch ends; handles given out before stay valid. kDeadlineExceeded: no read came back within
@@ -149,6 +152,8 @@ class ExpertStore {
 
   std::span<const ExpertLayerStats> stats() const;  // per MoE layer; exact between batches
   void reset_stats();
+  // Rows that went to each expert [layers * experts] since make(); those of kept layers are not counted.
+  std::vector<uint32_t> uses() const;
   int64_t num_slots() const;
   ReadMethod io() const;  // that is used
   // Drops every unpinned expert (tests, benchmarks of the cold case), uncounted, but for kept layers. Digests are remembered, unless

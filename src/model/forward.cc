@@ -512,7 +512,8 @@ Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
       ops::sort_slots({host.route_ids, num_slots}, {host.offsets, static_cast<size_t>(contract.num_experts) + 1},
                       {host.slot_rows, num_slots}, {host.active, static_cast<size_t>(contract.num_experts)});
   for (size_t r = 0; r < num_slots; ++r) host.x_rows[r] = host.slot_rows[r] / contract.top_k;
-  PM_RETURN_IF_ERROR(parts_.experts->begin(w.moe_layer_idx, {host.active, static_cast<size_t>(num_active)}));
+  PM_RETURN_IF_ERROR(parts_.experts->begin(w.moe_layer_idx, {host.active, static_cast<size_t>(num_active)},
+                                           {host.offsets, static_cast<size_t>(contract.num_experts) + 1}));
   // What did not fit when the pass began may fit now.
   if (layer_idx + 1 < parts_.config.num_hash_layers) PM_RETURN_IF_ERROR(prefetch_hash_layer(layer_idx + 1));
   PM_RETURN_IF_ERROR(stream.copy_to_device(s.x_rows, host.x_rows, num_slots * sizeof(int32_t)));
