@@ -184,6 +184,18 @@ TEST(CacheSimulator, ReuseLearnsWhatTheRoutesAreLike) {
   }
 }
 
+// A prompt in one pass asks for nearly every expert; counted once each, it would leave lfru without a notion of what is popular.
+TEST(CacheSimulator, CountsArePopularityAlsoAfterAPrompt) {
+  const RoutingTrace t = make_trace({.num_layers = 6, .num_experts = 64, .top_k = 8, .num_tokens = 240, .exponent = 1, .stay = 0.2, .seed = 8});
+  const auto decode_hits = [&](int64_t prompt) {
+    // Of the last 40 tokens: what the whole run has, less what it has without them.
+    RoutingTrace head = t;
+    head.ids.resize(static_cast<size_t>(200 * t.num_layers * t.top_k));
+    return static_cast<double>(simulate(t, "lfru", 6 * 16, prompt).hits - simulate(head, "lfru", 6 * 16, prompt).hits);
+  };
+  EXPECT_GT(decode_hits(200), 0.94 * decode_hits(0)) << "0.926 with one count for each pass";
+}
+
 TEST(CacheSimulator, RefusesWhatCannotBe) {
   const RoutingTrace t = one_layer({0, 1}, 4);
   EXPECT_EQ(simulate_cache(t, {.policy = "fifo", .num_slots = 2}).status().code(), StatusCode::kInvalidArgument);

@@ -29,6 +29,11 @@ class LfruPolicy final : public ResidencyPolicy {
     if (!args.learned_uses.empty()) learn(args.learned_uses);
   }
 
+  void asked(int layer, std::span<const int32_t> experts, std::span<const int32_t> offsets) override {
+    counts_.add_batch(args_, layer, experts, offsets, [this](int slot) {
+      if (heap_.has(slot)) heap_.raised(slot);
+    });
+  }
   void inserted(int slot) override {
     if (is_hot_[args_.expert_in(slot)] != 0) return links_.push_back(hot_, slot);
     push_recent(slot);
@@ -46,9 +51,7 @@ class LfruPolicy final : public ResidencyPolicy {
     push_recent(slot);
   }
   void used(int slot) override {
-    const size_t expert = args_.expert_in(slot);
     count_pass(args_.slots[static_cast<size_t>(slot)].layer);
-    counts_.add(expert, args_.slots[static_cast<size_t>(slot)].last_use);
     touched(slot);
   }
   void removed(int slot) override {

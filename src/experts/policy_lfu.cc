@@ -14,12 +14,12 @@ class LfuPolicy final : public ResidencyPolicy {
         counts_(static_cast<size_t>(args.num_layers) * static_cast<size_t>(args.num_experts), fading_half_life(args)),
         heap_(args.slots.size(), Less{this}) {}
 
+  void asked(int layer, std::span<const int32_t> experts, std::span<const int32_t> offsets) override {
+    counts_.add_batch(args_, layer, experts, offsets, [this](int slot) { heap_.raised(slot); });
+  }
   void inserted(int slot) override { heap_.push(slot); }
   void touched(int slot) override { heap_.raised(slot); }
-  void used(int slot) override {
-    counts_.add(args_.expert_in(slot), args_.slots[static_cast<size_t>(slot)].last_use);
-    heap_.raised(slot);
-  }
+  void used(int slot) override { heap_.raised(slot); }
   void removed(int slot) override { heap_.remove(slot); }
   int victim(int) const override { return heap_.least_evictable(args_.slots); }
   uint64_t table_bytes() const override { return counts_.table_bytes() + heap_.table_bytes(); }

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numbers>
 #include <span>
 #include <utility>
 #include <vector>
@@ -60,9 +61,13 @@ class SlotLinks {
   std::vector<Link> links_;
 };
 
-// How often each expert is used, where a use counts half as much after `half_life` further uses of any expert (the "combined recency and
+// How many rows went to each expert, where a row counts half as much after `half_life` further rows to any expert (the "combined recency and
 // frequency" of the LRFU policy, Lee et al. 2001). Kept forward: instead of shrinking every count as time goes on, new uses weigh
 // more, 2^(now / half_life), and the logarithm is stored; so ranks change only where something is used.
+inline int32_t rows_of(int32_t expert, std::span<const int32_t> offsets) {
+  const auto e = static_cast<size_t>(expert);
+  return offsets.empty() ? 1 : offsets[e + 1] - offsets[e];
+}
 class FadingCounts {
  public:
   FadingCounts(size_t num_experts, double half_life) : half_life_(half_life), log_counts_(num_experts, kNever) {}
@@ -72,6 +77,24 @@ class FadingCounts {
     double& c = log_counts_[expert];
     c = c == kNever ? weight : std::max(c, weight) + std::log2(1 + std::exp2(-std::abs(c - weight)));
   }
+  // A batch: the rows that go to each of its experts, all at once after it (a prompt counts by its rows, and ages what was before by them: counted
+  // once per expert it would leave all experts equal, and decode would go by those counts for long; docs/performance.md). `raised(slot)` is called
+  // for each of them that is in a slot, before the next one changes.
+  template <class Raised>
+  void add_batch(const PolicyArgs& args, int layer, std::span<const int32_t> experts, std::span<const int32_t> offsets, Raised raised) {
+    const auto rows = offsets.empty() ? experts.size() : static_cast<uint64_t>(offsets.back() - offsets.front());
+    now_ += rows;
+    // The rows came one after the other, and those at the start of a long prompt have faded by its end: the mean of 2^-t over the time that the
+    // pass takes of all layers.
+    const double half_lives = static_cast<double>(rows) * args.num_layers / half_life_;
+    const double left = half_lives > 0 ? -std::expm1(-half_lives * std::numbers::ln2) / (half_lives * std::numbers::ln2) : 1;
+    const size_t first = static_cast<size_t>(layer) * static_cast<size_t>(args.num_experts);
+    for (const int32_t e : experts) {
+      const size_t expert = first + static_cast<size_t>(e);
+      add(expert, now_, left * rows_of(e, offsets));
+      if (args.slot_of[expert] >= 0) raised(args.slot_of[expert]);
+    }
+  }
   // Larger is more used; only comparisons mean something.
   double rank(size_t expert) const { return log_counts_[expert]; }
   uint64_t table_bytes() const { return log_counts_.size() * sizeof(double); }
@@ -79,10 +102,11 @@ class FadingCounts {
  private:
   static constexpr double kNever = -std::numeric_limits<double>::infinity();
   const double half_life_;
+  uint64_t now_ = 0;  // rows of all batches
   std::vector<double> log_counts_;
 };
 
-// Measured over recorded traces (docs/performance.md): four times as many uses as there are experts. Two to sixteen are within one per cent.
+// Measured over recorded traces (docs/performance.md): four times as many rows as there are experts. Two to sixteen are within one per cent.
 inline double fading_half_life(const PolicyArgs& args) {
   return 4.0 * static_cast<double>(args.num_layers) * static_cast<double>(args.num_experts);
 }

@@ -11,6 +11,7 @@
 // twice or less than half of what was usual, counting begins anew.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -32,7 +33,7 @@ class ReusePolicy final : public ResidencyPolicy {
  public:
   explicit ReusePolicy(const PolicyArgs& args)
       : args_(args),
-        rates_(args.slot_of.size(), 1.0F / static_cast<float>(args.num_experts)),
+        rates_(args.slot_of.size(), 1.0F),
         ages_(args.slot_of.size(), UINT8_MAX),
         shares_(static_cast<size_t>(args.num_layers), 0.0F),
         class_of_(args.slots.size(), kExpected),
@@ -55,7 +56,8 @@ class ReusePolicy final : public ResidencyPolicy {
     for (size_t e = 0; e < n; ++e) {
       if (const int slot = args_.slot_of[first + e]; slot >= 0) put(slot, class_of(first + e));
     }
-    sort_classes();
+    if (layer <= last_layer_) sort_classes();  // once a pass
+    last_layer_ = layer;
   }
   void inserted(int slot) override {
     class_of_[static_cast<size_t>(slot)] = kExpected;
@@ -78,9 +80,10 @@ class ReusePolicy final : public ResidencyPolicy {
   static bool alike(float a, float b) { return a <= 2 * b && b <= 2 * a; }
 
   uint8_t class_of(size_t expert) const {
-    // The mean is in the middle; a rate of nothing is below everything.
-    const float octaves = 2 * std::log2(std::max(rates_[expert] * static_cast<float>(args_.num_experts), 1e-6F));
-    const int rate = std::clamp(static_cast<int>(std::floor(octaves)) + kNumRates / 2, 0, kNumRates - 1);
+    // floor(2 log2(rate)) from the bits of the number, as this runs for every expert of every layer: twice the exponent, and one more from sqrt(2) on.
+    const auto bits = std::bit_cast<uint32_t>(rates_[expert]);
+    const int half_octaves = 2 * (static_cast<int>(bits >> 23) - 127) + ((bits & 0x7FFFFF) >= 0x3504F3 ? 1 : 0);
+    const int rate = std::clamp(half_octaves + kNumRates / 2, 0, kNumRates - 1);  // the mean is in the middle
     return static_cast<uint8_t>(age_class(ages_[expert]) * kNumRates + rate);
   }
   void put(int slot, uint8_t c) {
@@ -101,7 +104,7 @@ class ReusePolicy final : public ResidencyPolicy {
   }
   void age(size_t first, std::span<const int32_t> experts, std::span<const int32_t> offsets) {
     const auto n = static_cast<size_t>(args_.num_experts);
-    const float rows = static_cast<float>(offsets.empty() ? static_cast<int32_t>(experts.size()) : offsets[n] - offsets[0]);
+    const float rows = static_cast<float>(offsets.empty() ? static_cast<int32_t>(experts.size()) : offsets.back() - offsets.front());
     const float kept = std::exp2(-rows / (kRateHalfLife * static_cast<float>(n)));
     for (size_t e = first; e < first + n; ++e) {
       ages_[e] += ages_[e] < UINT8_MAX ? 1 : 0;
@@ -110,7 +113,8 @@ class ReusePolicy final : public ResidencyPolicy {
     for (const int32_t id : experts) {
       const auto e = static_cast<size_t>(id);
       ages_[first + e] = 0;
-      rates_[first + e] += (1 - kept) * static_cast<float>(offsets.empty() ? 1 : offsets[e + 1] - offsets[e]) / rows;
+      const auto share = static_cast<float>(rows_of(id, offsets)) / rows;
+      rates_[first + e] += (1 - kept) * share * static_cast<float>(n);
     }
   }
   // Before anything is counted: recent ones and popular ones are more likely.
@@ -135,16 +139,17 @@ class ReusePolicy final : public ResidencyPolicy {
     for (size_t first = 0; first < learned.size(); first += n) {
       double sum = 0;
       for (size_t e = first; e < first + n; ++e) sum += learned[e];
-      for (size_t e = first; sum > 0 && e < first + n; ++e) rates_[e] = static_cast<float>(learned[e] / sum);
+      for (size_t e = first; sum > 0 && e < first + n; ++e) rates_[e] = static_cast<float>(learned[e] / sum * static_cast<double>(n));
     }
   }
 
   PolicyArgs args_;
-  std::vector<float> rates_;       // by expert: part of the layer's rows that went to it lately
+  std::vector<float> rates_;       // by expert: rows that went to it lately, over the mean of its layer
   std::vector<uint8_t> ages_;      // by expert: passes of its layer since the last use
   std::vector<float> shares_;      // by layer: part of its experts that the last pass asked for; 0: none yet
   std::vector<uint8_t> class_of_;  // by slot: the list that it is in
   float usual_share_ = 0;
+  int last_layer_ = -1;
   SlotLinks links_;
   std::array<SlotLinks::List, kNumClasses + 1> lists_;
   std::array<float, kNumClasses> hits_, samples_;

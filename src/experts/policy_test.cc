@@ -64,6 +64,9 @@ struct Diary {
     const std::set<Key> before = inside();
     int s = r->find(k.first, k.second);
     std::optional<Key> left;
+    if (s < 0 && r->next_victim(k.first) == -1) return left;
+    const int32_t ids[] = {k.second};
+    r->begin(k.first, ids, {});
     if (s >= 0) {
       r->use(s);
     } else {
@@ -147,6 +150,56 @@ TEST(Policies, LfuAgreesWithItsRuleUnderRandomUse) {
       EXPECT_GT(evictions, 0) << seed;
     }
   }
+}
+
+// Batches of several experts with several rows each: the ranks are those of rows, and a heap whose keys change together stays a heap.
+TEST(Policies, LfuCountsTheRowsOfBatches) {
+  int evictions = 0;
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    std::mt19937 random(seed);
+    const int experts = 8 + static_cast<int>(random() % 24), slots = 4 + static_cast<int>(random() % static_cast<uint32_t>(experts - 6));
+    auto made = Residency::make(slots, 1, experts, "lfu");
+    ASSERT_TRUE(made.ok());
+    Residency& r = **made;
+    const double half_life = 4.0 * experts;
+    std::vector<long double> counts(static_cast<size_t>(experts));  // faded to now
+    for (int step = 0; step < 200; ++step) {
+      std::vector<int32_t> ids, offsets = {0};
+      for (int e = 0; e < experts; ++e) {
+        const bool asked = static_cast<int>(random() % 8) > e * 8 / experts && ids.size() + 1 < static_cast<size_t>(slots);
+        if (asked) ids.push_back(e);
+        offsets.push_back(offsets.back() + (asked ? 1 + static_cast<int32_t>(random() % 5) : 0));
+      }
+      if (ids.empty()) continue;
+      r.begin(0, ids, offsets);
+      // Rows come one after the other: the mean of what is left of them at the end.
+      const double left = (1 - std::exp2(-offsets.back() / half_life)) / (std::log(2.0) * offsets.back() / half_life);
+      for (int e = 0; e < experts; ++e) {
+        counts[static_cast<size_t>(e)] *= std::exp2l(-offsets.back() / half_life);
+        counts[static_cast<size_t>(e)] += left * (offsets[static_cast<size_t>(e) + 1] - offsets[static_cast<size_t>(e)]);
+      }
+      std::vector<int> pinned;
+      for (const int32_t id : ids) {
+        if (const int s = r.find(0, id); s >= 0) r.use(s), pinned.push_back(s);
+      }
+      for (const int32_t id : ids) {
+        if (r.find(0, id) >= 0) continue;
+        long double least = INFINITY;
+        for (int s = 0; s < slots; ++s) {
+          if (r.slot(s).evictable()) least = std::min(least, counts[static_cast<size_t>(r.slot(s).expert)]);
+        }
+        if (const int victim = r.next_victim(0); victim >= 0) {
+          ++evictions;
+          ASSERT_LE(counts[static_cast<size_t>(r.slot(victim).expert)], least * (1 + 1e-9L)) << "seed " << seed << " step " << step;
+        }
+        const int s = r.reserve(0, id).slot;
+        r.loaded(s);
+        pinned.push_back(s);
+      }
+      for (const int s : pinned) r.unpin(s, 0);
+    }
+  }
+  EXPECT_GT(evictions, 10000);
 }
 
 // The safe ones by the rule: as many of the last used as the last pass over the layers used.
