@@ -133,6 +133,8 @@ class Engine {
   std::string isa() const;                  // "avx512+bf16", ...
   EngineStats stats() const;
   void reset_stats();
+  // Adds what this engine's runs taught to options().hot_set_file; nothing without one. Once, when the engine has done its work.
+  Status save_hot_set();
   // Drops all unpinned experts: the cold case of tests and benchmarks.
   void evict_experts();
 

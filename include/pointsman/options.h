@@ -93,6 +93,7 @@ struct EngineOptions {
   std::vector<PlacementRule> placement;
   std::string policy = "lru_per_layer";  // expert eviction
   PrefetchMode prefetch = PrefetchMode::kOff;
+  std::string hot_set_file;      // how often runs of this model asked for each expert, for policies that learn from it; "": neither read nor written
   int num_readers = 4;           // threads that read and verify experts
   IoMethod io = IoMethod::kAuto;
   DirectReads direct = DirectReads::kAuto;

@@ -300,6 +300,7 @@ Status measure_budget(const Flags& f, EngineOptions options, uint64_t budget, Ru
       PM_ASSIGN_OR_RETURN(bench.sizes, parse_sessions(f.sessions));
       PM_ASSIGN_OR_RETURN(run.by_sessions, measure_sessions(bench, *engine));
     }
+    PM_RETURN_IF_ERROR(engine->save_hot_set());
   }
   return measure_limits(f, options, threads, run);
 }

@@ -161,11 +161,15 @@ int talk(const Flags& f, const EngineOptions& options, const SamplerOptions& sam
         const int code = report(kName, s, running);
         if (!is_terminal) return code;  // a script must not go on without an answer
       }
-      if (was_interrupted() && !is_terminal) return kExitRuntime;
+      if (was_interrupted() && !is_terminal) {
+        if (const Status s = engine.save_hot_set(); !s.ok()) return report(kName, s.with_context("--hot-set"), true);
+        return kExitRuntime;
+      }
       reset_interrupt();
     }
   }
   if (is_terminal) std::fputc('\n', stderr);
+  if (const Status s = engine.save_hot_set(); !s.ok()) return report(kName, s.with_context("--hot-set"), true);
   return kExitOk;
 }
 

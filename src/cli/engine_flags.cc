@@ -24,6 +24,7 @@ void EngineFlags::declare(ArgParser& args) {
   args.list("--place", place,
             "PATTERN=pinned|resident|on-demand, e.g. 'layers.0.experts=pinned', lm_head=on-demand; repeatable, the last match wins");
   args.option("--policy", policy, format("which expert leaves: {} (default: lru_per_layer)", fmt::join(policy_names(), ", ")));
+  args.option("--hot-set", hot_set, "learn across runs which experts are used most, in this file, for policies that start from it: lfru, reuse (default: no file)");
   args.option("--prefetch", prefetch, "experts that the next layer will probably need, while decoding: off (default), predict (read ahead where that is measured to help) or log "
                                       "(guess and count)");
   args.option("--readers", readers, "threads that read and verify experts (default: 4)");
@@ -82,6 +83,10 @@ Result<EngineOptions> EngineFlags::options() const {
   } else if (numerics != "bf16") {
     return error(StatusCode::kInvalidArgument, "--numerics {}: expected bf16, fp32 or vendor", numerics);
   }
+  if (!hot_set.empty() && !policy_learns(policy)) {
+    return error(StatusCode::kInvalidArgument, "--hot-set: policy {} does not start from one; lfru and reuse do", policy);
+  }
+  o.hot_set_file = hot_set;
   if (prefetch == "log") {
     o.prefetch = PrefetchMode::kLog;
   } else if (prefetch == "predict") {

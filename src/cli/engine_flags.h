@@ -21,6 +21,7 @@ struct EngineFlags {
   std::string memory, numerics = "bf16", kv_cache = "auto", mla = "absorbed", router_guard = "refuse", policy = "lru_per_layer", prefetch = "off", device = "cpu", verify = "full", direct = "auto";
   double read_timeout = 120;
   int64_t threads = 0, context = 0, prefill_chunk = 0, readers = 4, route_noise = -1;
+  std::string hot_set;
   std::vector<std::string> place;
   bool no_fallback = false, require_lock = false;
   LogFlags log;

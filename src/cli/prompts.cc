@@ -119,6 +119,7 @@ int generate_prompts(const PromptsFlags& f, EngineOptions options, const Sampler
   const Status written = stats.write(summary_line(summary, options.max_sessions, lines.size()),
                                      stats_json(engine, summary, options.max_sessions, lines.size(), sampling));
   if (!written.ok()) return report(kName, written, true);
+  if (const Status s = engine.save_hot_set(); !s.ok()) return report(kName, s.with_context("--hot-set"), true);
   if (was_interrupted()) {
     std::fprintf(stderr, "pointsman run: interrupted\n");
     return kExitRuntime;

@@ -82,6 +82,7 @@ int generate_with(const Flags& f, const ArgParser& args, const EngineOptions& op
   if (!status.ok()) return report(kName, status, !g.ids.empty());
   if (const Status s = f.stats.write(summary_line(engine, g), run_stats(engine, g, *sampler)); !s.ok())
     return report(kName, s, true);
+  if (const Status s = engine.save_hot_set(); !s.ok()) return report(kName, s.with_context("--hot-set"), true);
   if (was_interrupted()) {
     std::fprintf(stderr, "pointsman run: interrupted\n");
     return kExitRuntime;

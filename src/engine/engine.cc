@@ -12,6 +12,8 @@
 #include "engine/engine_impl.h"
 #include "engine/planner.h"
 #include "experts/direct_reads.h"
+#include "experts/hot_set.h"
+#include "experts/policy.h"
 #include "memory/memory_limit.h"
 #include "model/weight_loader.h"
 
@@ -139,6 +141,16 @@ Result<std::optional<LockFile>> find_lock(FileSystem& fs, const EngineOptions& o
   log_warning("{}: no {}: weights are compared only with their own first read; 'pointsman lock' makes one", options.model_dir,
               kLockFileName);
   return std::optional<LockFile>();
+}
+
+Result<HotSet> open_hot_set(const Engine::Impl& e, const EngineOptions& options) {
+  if (!policy_learns(options.policy)) {
+    return error(StatusCode::kInvalidArgument, "{}: policy {} does not start from a hot set; lfru and reuse do", options.hot_set_file, options.policy);
+  }
+  if (e.model_digest.empty()) {
+    return error(StatusCode::kInvalidArgument, "{}: a hot set belongs to one model, and this one has no {}; make one with 'pointsman lock'", options.hot_set_file, kLockFileName);
+  }
+  return read_hot_set(*e.fs, options.hot_set_file, e.model_digest, e.binding.experts->num_layers(), e.binding.experts->num_experts());
 }
 
 }  // namespace
@@ -275,6 +287,11 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& given, const Pl
       e.io_direct = store.direct;
     }
     for (const Placement p : model.placement.experts) store.keep_layer.push_back(p != Placement::kOnDemand);
+    HotSet hot_set;  // gone again when the policy has learned from it
+    if (!options.hot_set_file.empty()) {
+      PM_ASSIGN_OR_RETURN(hot_set, open_hot_set(e, options));
+      if (hot_set.num_runs > 0) store.learned_uses = hot_set.uses;
+    }
     PM_ASSIGN_OR_RETURN(e.store, ExpertStore::make(*e.device, e.budget, *e.checkpoint, *e.binding.experts, store));
     // With hyper-connections the next layer's input is a mix of streams that this layer's output decides: no guess.
     if (options.prefetch != PrefetchMode::kOff && e.config.hyper.streams == 0) {
@@ -399,6 +416,15 @@ void Engine::reset_stats() {
   for (const auto& matrix : impl_->on_demand) matrix->reset_stats();
   if (impl_->prediction != nullptr) impl_->prediction->reset_counts();
   impl_->guard_fired = 0;
+}
+
+Status Engine::save_hot_set() {
+  Impl& e = *impl_;
+  if (e.options.hot_set_file.empty() || e.store == nullptr) return ok_status();
+  // Read again: another run may have written it meanwhile.
+  PM_ASSIGN_OR_RETURN(HotSet set, open_hot_set(e, e.options));
+  set.add_run(e.store->uses());
+  return write_hot_set(*e.fs, e.options.hot_set_file, set);
 }
 
 void Engine::evict_experts() {

@@ -4,17 +4,13 @@
 // used is safe; experts that fall out of it compete by their fading counts, and the least used one leaves. Where the slots hold less than a
 // pass uses, nothing is safe and the counts decide alone; where they hold just that, this is LRU.
 //
-// What earlier runs learned gives the counts a start, and the experts that they used most are the hot set: up to a quarter of
-// the slots, which they do not leave once they are in.
+// What earlier runs learned gives the counts a start. A hot set that never leaves lost on other texts than it was learned from (docs/performance.md).
 #include <algorithm>
-#include <numeric>
 
 #include "experts/policy_parts.h"
 
 namespace pointsman {
 namespace {
-
-constexpr int kHotShare = 4;  // 1 / of the slots
 
 class LfruPolicy final : public ResidencyPolicy {
  public:
@@ -23,8 +19,7 @@ class LfruPolicy final : public ResidencyPolicy {
         num_recent_(args.num_shared_slots / 2),
         counts_(num_records(args), fading_half_life(args)),
         links_(args.slots.size()),
-        heap_(args.slots.size(), Less{this}),
-        is_hot_(num_records(args)) {
+        heap_(args.slots.size(), Less{this}) {
     args_.learned_uses = {};
     if (!args.learned_uses.empty()) learn(args.learned_uses);
   }
@@ -34,15 +29,8 @@ class LfruPolicy final : public ResidencyPolicy {
       if (heap_.has(slot)) heap_.raised(slot);
     });
   }
-  void inserted(int slot) override {
-    if (is_hot_[args_.expert_in(slot)] != 0) return links_.push_back(hot_, slot);
-    push_recent(slot);
-  }
+  void inserted(int slot) override { push_recent(slot); }
   void touched(int slot) override {
-    if (is_hot_[args_.expert_in(slot)] != 0) {
-      links_.remove(hot_, slot);
-      return links_.push_back(hot_, slot);
-    }
     if (heap_.has(slot)) {
       heap_.remove(slot);
     } else {
@@ -56,15 +44,14 @@ class LfruPolicy final : public ResidencyPolicy {
   }
   void removed(int slot) override {
     if (heap_.has(slot)) return heap_.remove(slot);
-    links_.remove(is_hot_[args_.expert_in(slot)] != 0 ? hot_ : recent_, slot);
+    links_.remove(recent_, slot);
   }
   int victim(int) const override {
     if (const int slot = heap_.least_evictable(args_.slots); slot >= 0) return slot;
-    if (const int slot = links_.oldest_evictable(recent_, args_.slots); slot >= 0) return slot;
-    return links_.oldest_evictable(hot_, args_.slots);
+    return links_.oldest_evictable(recent_, args_.slots);
   }
   uint64_t table_bytes() const override {
-    return counts_.table_bytes() + links_.table_bytes() + heap_.table_bytes() + is_hot_.size();
+    return counts_.table_bytes() + links_.table_bytes() + heap_.table_bytes();
   }
 
  private:
@@ -93,15 +80,6 @@ class LfruPolicy final : public ResidencyPolicy {
   }
   // Thirty-two uses of the past weigh as one of now: enough to rank experts that this run has not met, and soon overtaken.
   void learn(std::span<const uint32_t> learned) {
-    std::vector<int32_t> order(learned.size());
-    std::iota(order.begin(), order.end(), 0);
-    const auto more_used = [&](int32_t a, int32_t b) {
-      const uint32_t x = learned[static_cast<size_t>(a)], y = learned[static_cast<size_t>(b)];
-      return x != y ? x > y : a < b;
-    };
-    const auto num_hot = std::min(order.size(), static_cast<size_t>(args_.num_shared_slots / kHotShare));
-    std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(num_hot), order.end(), more_used);
-    for (size_t i = 0; i < num_hot && learned[static_cast<size_t>(order[i])] > 0; ++i) is_hot_[static_cast<size_t>(order[i])] = 1;
     for (size_t i = 0; i < learned.size(); ++i) {
       if (learned[i] > 0) counts_.add(i, 0, static_cast<double>(learned[i]) / 32);
     }
@@ -111,10 +89,9 @@ class LfruPolicy final : public ResidencyPolicy {
   int num_recent_;  // slots
   int last_layer_ = -1, num_uses_ = 0;  // of this pass
   FadingCounts counts_;
-  SlotLinks links_;  // of recent_ and hot_
-  SlotLinks::List recent_, hot_;
+  SlotLinks links_;  // of recent_
+  SlotLinks::List recent_;
   SlotHeap<Less> heap_;
-  std::vector<uint8_t> is_hot_;  // by expert
 };
 
 }  // namespace
