@@ -91,7 +91,7 @@ struct EngineOptions {
   bool route_noise = false;      // Gumbel noise on the routes
   uint64_t route_noise_seed = 0;
   std::vector<PlacementRule> placement;
-  std::string policy = "lru_per_layer";  // expert eviction
+  std::string policy = "reuse";  // expert eviction
   PrefetchMode prefetch = PrefetchMode::kOff;
   std::string hot_set_file;      // how often runs of this model asked for each expert, for policies that learn from it; "": neither read nor written
   int num_readers = 4;           // threads that read and verify experts

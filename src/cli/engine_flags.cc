@@ -23,7 +23,7 @@ void EngineFlags::declare(ArgParser& args) {
   args.option("--prefill-chunk", prefill_chunk, "tokens per pass of prefill (default: what the budget allows, at most 512)");
   args.list("--place", place,
             "PATTERN=pinned|resident|on-demand, e.g. 'layers.0.experts=pinned', lm_head=on-demand; repeatable, the last match wins");
-  args.option("--policy", policy, format("which expert leaves: {} (default: lru_per_layer)", fmt::join(policy_names(), ", ")));
+  args.option("--policy", policy, format("which expert leaves: {} (default: reuse)", fmt::join(policy_names(), ", ")));
   args.option("--hot-set", hot_set, "learn across runs which experts are used most, in this file, for policies that start from it: lfru, reuse (default: no file)");
   args.option("--prefetch", prefetch, "experts that the next layer will probably need, while decoding: off (default), predict (read ahead where that is measured to help) or log "
                                       "(guess and count)");
