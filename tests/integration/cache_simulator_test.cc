@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "experts/cache_simulator.h"
 #include "experts/policy.h"
@@ -82,6 +83,67 @@ TEST(CacheSimulator, CountsWhatTheEngineCounts) {
       }
     }
   }
+}
+
+// Four sessions that step together: the experts of a step are read once for all of them, and the replay of their stretches counts the same.
+TEST(CacheSimulator, CountsWhatTheEngineCountsForSessionsThatStepTogether) {
+  constexpr int kSessions = 4, kPrompt = 5, kSteps = 40;
+  EngineOptions options{.model_dir = testing::source_path("models/pointsman-tiny-moe"), .num_threads = 1, .context_length = 64, .max_sessions = kSessions, .load_tokenizer = false};
+  const auto plan = Engine::plan(options);
+  ASSERT_TRUE(plan.ok());
+  const auto token = [](int session, int at) { return static_cast<int32_t>((session * 7919 + at * at * 31 + at * 977 + 5) % 6000); };
+  const auto prompt_of = [&](int session) {
+    std::vector<int32_t> ids;
+    for (int t = 0; t < kPrompt; ++t) ids.push_back(token(session, t));
+    return ids;
+  };
+  options.memory_bytes = 2 * plan->full_residency_bytes;
+  RoutingTrace trace{.num_experts = 16, .top_k = 4};
+  {
+    auto engine = Engine::load(options);
+    ASSERT_TRUE(engine.ok()) << engine.status().to_string();
+    for (int s = 0; s < kSessions; ++s) {
+      auto session = (*engine)->new_session();
+      ASSERT_TRUE(session.ok());
+      Recorder recorder;
+      ASSERT_TRUE((*session)->trace(prompt_of(s), recorder).ok());
+      recorder.end_pass(kPrompt, trace);
+      for (int t = kPrompt; t < kPrompt + kSteps; ++t) {
+        const int32_t id[] = {token(s, t)};
+        ASSERT_TRUE((*session)->trace(id, recorder).ok());
+        recorder.end_pass(1, trace);
+      }
+    }
+  }
+  options.memory_bytes = plan->smallest_budget_bytes + (plan->full_residency_bytes - plan->smallest_budget_bytes) / 3;
+  std::map<std::string, uint64_t> hits;
+  for (const std::string_view policy : policy_names()) {
+    options.policy = policy;
+    auto engine = Engine::load(options);
+    ASSERT_TRUE(engine.ok()) << engine.status().to_string();
+    std::vector<std::unique_ptr<Session>> sessions;
+    for (int s = 0; s < kSessions; ++s) {
+      auto session = (*engine)->new_session();
+      ASSERT_TRUE(session.ok());
+      sessions.push_back(std::move(*session));
+      ASSERT_TRUE(sessions.back()->prefill(prompt_of(s)).ok());
+    }
+    for (int t = kPrompt; t < kPrompt + kSteps; ++t) {
+      std::vector<BatchStep> step;
+      for (int s = 0; s < kSessions; ++s) step.push_back({sessions[static_cast<size_t>(s)].get(), token(s, t)});
+      ASSERT_TRUE((*engine)->decode_batch(step).ok());
+    }
+    const int64_t slots = (*engine)->memory_plan().num_slots;
+    ASSERT_LT(slots, (*engine)->memory_plan().num_experts_total / 2);
+    const auto counts = simulate_cache(trace, {.policy = std::string(policy), .num_slots = static_cast<int>(slots), .prompt_tokens = kPrompt, .sessions = kSessions});
+    ASSERT_TRUE(counts.ok()) << counts.status().to_string();
+    const EngineStats stats = (*engine)->stats();
+    EXPECT_EQ(counts->hits, stats.experts.hits) << policy << " " << slots;
+    EXPECT_EQ(counts->misses, stats.experts.misses) << policy << " " << slots;
+    EXPECT_EQ(counts->evicted, stats.experts.evicted) << policy << " " << slots;
+    hits[std::string(policy)] = counts->hits;
+  }
+  EXPECT_GT(hits["reuse"], 2 * hits["lru_per_layer"]) << "a step asks for more than fits: LRU has evicted each expert before it comes again";
 }
 
 }  // namespace
