@@ -14,7 +14,7 @@ enum class Numerics {
   kFp32,  // parity with Hugging Face transformers in fp32 eager: fp32 activations and sums, weights as stored
   kBf16,  // bf16 matmul inputs where the weights are bf16; fp32 sums, residual stream, norms, router, softmax, logits
   kVendor,  // what DeepSeek's own code computes: as kBf16, and activations of FP8 and FP4 weights, keys and the indexer go through small
-            // formats (docs/design/numerics.md). deepseek_v4 only
+            // formats (docs/design/numerics.md). deepseek_v3 (not kimi_k2) and deepseek_v4
 };
 const char* numerics_name(Numerics n);
 

@@ -89,6 +89,28 @@ def make(root, only):
     codes8 = codes[:37, :80].copy()
     t["mxfp8_codes"], t["mxfp8_values"] = codes8, blocked(e4m3[codes8], powers[mx], 1, 32)
 
+    # Activations as DeepSeek-V3's code quantises them, by 128 channels: fp32 scales, and V3.1's powers of two. Then their product with a weight
+    # [20, 300]: the sum of codes times codes of each block, times both scales.
+    x = torch.tensor(rng.standard_normal((24, 300)) * 10.0 ** rng.uniform(-9, 4, (24, 1)), dtype=torch.float32).to(torch.bfloat16).float()
+    x[3, 128:256] = 0
+    t["act_x"] = x.numpy()
+    w_codes = codes[:60].reshape(-1)[: 20 * 300].reshape(20, 300)
+    w_scales = np.float32(rng.uniform(1e-5, 3e-4, (1, 3)))
+    t["act_w_codes"], t["act_w_scales"] = w_codes, w_scales
+    for name in ("fp32", "ue8m0"):
+        out, product = np.zeros(x.shape, dtype=np.float32), np.zeros((24, 20))
+        for block in range(3):
+            part = x[:, 128 * block: 128 * (block + 1)]
+            scale = part.abs().amax(1, keepdim=True).clamp(min=1e-4) / 448.0
+            if name == "ue8m0":
+                mantissa, exponent = torch.frexp(scale)
+                scale = torch.ldexp(torch.ones_like(scale), exponent - (mantissa == 0.5).int())
+            q = (part / scale).clamp(-448.0, 448.0).to(torch.float8_e4m3fn).float()
+            out[:, 128 * block: 128 * (block + 1)] = (q * scale).numpy()
+            w = e4m3[w_codes[:, 128 * block: 128 * (block + 1)]].astype(np.float64)
+            product += (q.double().numpy() @ w.T) * scale.double().numpy() * float(w_scales[0, block])
+        t[f"act_{name}"], t[f"act_{name}_product"] = out, product
+
     tensors = {k: v.astype(np.int32) if v.dtype == np.uint8 else v.astype(np.float32) for k, v in t.items()}
     common.write_expected(folder / "tables.safetensors", tensors, {"about": "stored number formats"})
     return {"formats": {"tensors": sorted(tensors)}}, ["formats"]

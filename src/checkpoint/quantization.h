@@ -23,6 +23,7 @@ struct QuantizationConfig {
   std::string method;              // "fp8", "mxfp4", "mxfp8", "pointsman", or empty: none
   int32_t block_rows = 0;          // weight_block_size; 0: not said
   int32_t block_cols = 0;
+  bool power_of_two_scales = false;  // scale_fmt ue8m0: so were activations scaled in training
   // Of a packed folder (docs/formats/packed.md).
   bool panels = false;             // layout "panel32"; false: "rows"
 

@@ -60,6 +60,7 @@ void read_quantization(ConfigReader& r, ModelConfig& c) {
   if (method == "fp8" && !fmt.empty() && fmt != "e4m3" && fmt != "float8_e4m3fn") {
     return r.fail(error(StatusCode::kUnsupported, "{}.fmt: {} is not supported, expected \"e4m3\"", path, json_quote(fmt.substr(0, 64))));
   }
+  c.quantization.power_of_two_scales = text_of(*q, "scale_fmt") == "ue8m0";
   c.quantization.method = method;
   r.record("quant_method", method, path + ".quant_method");
   if (packed) read_packed(r, *q, path, c.quantization);

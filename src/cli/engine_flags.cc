@@ -19,7 +19,7 @@ void EngineFlags::declare(ArgParser& args) {
   args.option("-c,--ctx-size", context, "context length in tokens (default: the model's, at most 4096)");
   args.option("--mla", mla, "absorbed (default) or naive: how latent attention (deepseek_v3) is computed and cached");
   args.option("--kv-cache", kv_cache, "keys and values held as auto (default: fp32 with fp32 numerics, else bf16), bf16, fp32 or int8");
-  args.option("--numerics", numerics, "bf16 (default), fp32 (parity with transformers) or vendor (as DeepSeek computes: deepseek_v4 only)");
+  args.option("--numerics", numerics, "bf16 (default), fp32 (parity with transformers) or vendor (as DeepSeek computes: deepseek_v3, deepseek_v4)");
   args.option("--prefill-chunk", prefill_chunk, "tokens per pass of prefill (default: what the budget allows, at most 512)");
   args.list("--place", place,
             "PATTERN=pinned|resident|on-demand, e.g. 'layers.0.experts=pinned', lm_head=on-demand; repeatable, the last match wins");

@@ -52,7 +52,7 @@ Result<Opened> open_model(FileSystem& fs, const EngineOptions& options) {
 
 Status fill_defaults(EngineOptions& o, const ModelConfig& config) {
   PM_ASSIGN_OR_RETURN(const Arch* const arch, find_arch(config.model_type));
-  if (o.numerics == Numerics::kVendor && !arch->has_vendor_numerics) {
+  if (o.numerics == Numerics::kVendor && arch->vendor == nullptr) {
     return error(StatusCode::kUnsupported, "numerics vendor: not defined for {}; fp32 and bf16 are", config.model_type);
   }
   PM_RETURN_IF_ERROR(KvCache::check(config, o.numerics, o.kv_cache));
@@ -267,6 +267,11 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& given, const Pl
   e.rope = RopeTable(e.config.rope, e.config.rotary_dim);
   if (!e.config.compressed.layers.empty()) e.compress_rope = RopeTable(e.config.compressed.rope, e.config.rotary_dim);
   e.forward = {.numerics = options.numerics, .route_noise = options.route_noise, .route_noise_seed = options.route_noise_seed};
+  if (const VendorNumerics* v = e.arch->vendor; v != nullptr && options.numerics == Numerics::kVendor) {
+    const bool power_of_two = v->power_of_two_scales || e.config.quantization.power_of_two_scales;
+    e.forward.activation_scale = power_of_two ? ops::SimulatedScale::kPowerOfTwo : ops::SimulatedScale::kFp32;
+    e.forward.weigh_before_down = v->weigh_before_down;
+  }
 
   if (e.binding.experts != nullptr) {
     PM_CHECK(e.arch->router != nullptr);

@@ -12,6 +12,7 @@
 #include "ops/activation/swiglu.h"
 #include "ops/attention/attention.h"
 #include "ops/embedding/embedding.h"
+#include "ops/hyper/hyper_connection.h"
 #include "ops/matmul/matmul.h"
 #include "ops/moe/combine.h"
 #include "ops/moe/expert_table.h"
@@ -86,7 +87,10 @@ Scratch Scratch::carve(Arena& a, const ModelConfig& c, Numerics n, const PassSha
     s.x_i8.data = a.take_array<uint8_t>(s.x_i8.size_bytes());
   }
   if (n == Numerics::kVendor) {
-    s.x_codes = a.take_matrix(DType::kF32, chunk, std::max({c.hidden_size, cc.q_lora_rank, cc.o_groups * cc.o_lora_rank}));
+    const LatentAttentionConfig& l = c.latent;
+    s.x_codes = a.take_matrix(DType::kF32, chunk, std::max({c.hidden_size, cc.q_lora_rank, cc.o_groups * cc.o_lora_rank, l.q_lora_rank, l.kv_lora_rank,
+                                                            c.num_attention_heads * l.v}));
+    if (c.hyper.streams == 0) s.residual = a.take_matrix(DType::kF32, chunk, c.hidden_size);
   }
   s.hyper = HyperScratch::carve(a, c, chunk);
   s.compressed = CompressedScratch::carve(a, c, n, shape);
@@ -197,10 +201,11 @@ Status ForwardPass::embed() {
 
 Status ForwardPass::final_norm(int64_t row, int64_t n, int64_t to) {
   const Scratch& s = parts_.scratch;
-  return ops::rms_norm(parts_.ops, {.x = s.h.slice_rows(row, n),
-                                    .weight = parts_.weights.final_norm,
-                                    .eps = static_cast<float>(parts_.config.rms_norm_eps),
-                                    .out_f32 = s.last_x.slice_rows(to, n)});
+  PM_RETURN_IF_ERROR(ops::rms_norm(parts_.ops, {.x = s.h.slice_rows(row, n),
+                                                .weight = parts_.weights.final_norm,
+                                                .eps = static_cast<float>(parts_.config.rms_norm_eps),
+                                                .out_f32 = s.last_x.slice_rows(to, n)}));
+  return round_bf16(s.last_x.slice_rows(to, n));
 }
 
 Status ForwardPass::head_logits(int64_t n) {
@@ -244,7 +249,22 @@ Status ForwardPass::trace_logits() {
 }
 
 Status ForwardPass::quantise_input(const Tensor& x) {
-  return ops::simulate(parts_.ops, {.x = x, .out = codes_of(x), .code = ops::SimulatedCode::kE4M3, .block = kActivationBlock});
+  return ops::simulate(parts_.ops, {.x = x, .out = codes_of(x), .code = ops::SimulatedCode::kE4M3,
+                                    .scale = parts_.options.activation_scale, .block = kActivationBlock});
+}
+
+Status ForwardPass::begin_output() {
+  if (!sets_residual_aside()) return ok_status();
+  // One stream: h is copied, and zero.
+  return ops::hc_spread(parts_.ops, {.h = rows(parts_.scratch.h), .streams = rows(parts_.scratch.residual)});
+}
+
+Status ForwardPass::end_output() {
+  if (!sets_residual_aside()) return ok_status();
+  const Tensor h = rows(parts_.scratch.h);
+  PM_RETURN_IF_ERROR(round_bf16(h));
+  PM_RETURN_IF_ERROR(ops::combine(parts_.ops, {.slots = rows(parts_.scratch.residual), .top_k = 1, .out = h}));
+  return round_bf16(h);
 }
 
 Result<Tensor> ForwardPass::quantised(const Tensor& x) {
@@ -370,6 +390,9 @@ Status ForwardPass::add_output(const Linear& output) {
   PM_RETURN_IF_ERROR(record(layer_idx_, "attention.context", x));
   if (use_i8(output.weight)) {
     PM_ASSIGN_OR_RETURN(x, quantised(x));
+  } else if (quantises(output.weight)) {
+    PM_RETURN_IF_ERROR(quantise_input(x));
+    x = codes_of(x);
   }
   return ops::matmul(parts_.ops,
                      {.x = x, .w = output.weight, .bias = output.bias, .y = rows(parts_.scratch.h), .accumulate = true});
@@ -382,6 +405,7 @@ Status ForwardPass::mlp(const Mlp& mlp, Tensor out, bool accumulate) {
   return ops::swiglu_ffn(parts_.ops, {.x = x,
                                       .form = swiglu_form(parts_.config),
                                       .act_block = simulated ? kActivationBlock : 0,
+                                      .act_scale = parts_.options.activation_scale,
                                       .act = act_like(x, tokens_, mlp.gate.weight.rows),
                                       .out = out,
                                       .accumulate = accumulate,
@@ -452,7 +476,8 @@ Status ForwardPass::compute_experts(const LayerWeights& w, int layer_idx, bool& 
     const int64_t act_cols = ahead.part(ExpertPart::kDown).cols;
     const bool simulated = quantises(like);
     if (simulated && !std::exchange(codes_made, true)) PM_RETURN_IF_ERROR(quantise_input(rows(s.x_f32)));
-    weighted = weighted || simulated;
+    const bool weigh = simulated && parts_.options.weigh_before_down;
+    weighted = weighted || weigh;
     PM_ASSIGN_OR_RETURN(const Tensor x, ffn_input(like));
     const int64_t most_rows = s.mlp_act.size_bytes() / act_like(x, 1, act_cols).size_bytes();
     int64_t group_rows = 0;
@@ -475,8 +500,9 @@ Status ForwardPass::compute_experts(const LayerWeights& w, int layer_idx, bool& 
     }
     group.x = x, group.x_rows = s.x_rows;
     group.form = swiglu_form(parts_.config);
-    group.act_weights = simulated ? s.route_weights : nullptr;
+    group.act_weights = weigh ? s.route_weights : nullptr;
     group.act_block = simulated ? kActivationBlock : 0;
+    group.act_scale = parts_.options.activation_scale;
     group.act = act_like(x, group_rows, act_cols);
     group.out = s.slots.slice_rows(0, num_slots), group.out_rows = s.slot_rows;
     PM_RETURN_IF_ERROR(ops::swiglu_ffn(parts_.ops, group));
@@ -527,9 +553,11 @@ Status ForwardPass::add_moe(const LayerWeights& w, int layer_idx) {
   // While the experts are read.
   PM_RETURN_IF_ERROR(predict_next(layer_idx));
   if (w.shared.gate.weight) PM_RETURN_IF_ERROR(add_shared_expert(w));
+  if (sets_residual_aside()) PM_RETURN_IF_ERROR(round_bf16(rows(s.h)));  // the shared expert's output
   bool weighted = false;  // are the routing weights in the rows already?
   PM_RETURN_IF_ERROR(compute_experts(w, layer_idx, weighted));
   PM_RETURN_IF_ERROR(record_slots(layer_idx));
+  if (sets_residual_aside()) PM_RETURN_IF_ERROR(round_bf16(s.slots.slice_rows(0, static_cast<int64_t>(num_slots))));
   return ops::combine(parts_.ops, {.slots = s.slots.slice_rows(0, static_cast<int64_t>(num_slots)),
                                    .weights = weighted ? nullptr : s.route_weights,
                                    .top_k = contract.top_k,

@@ -69,6 +69,7 @@ struct Scratch {
   Tensor logits;                 // [sequences, vocab]
   Tensor x_i8;                   // [chunk, widest input of a packed weight] quantised rows; of packed models in bf16 mode only
   Tensor x_codes;                // [chunk, widest input of a coded weight] vendor numerics only: an input as its codes mean
+  Tensor residual;               // [chunk, hidden] vendor numerics without streams: h while a sublayer's output is summed
   HyperScratch hyper;            // of families that have them
   CompressedScratch compressed;
   LatentScratch latent;
@@ -103,6 +104,9 @@ struct HostScratch {
 struct ForwardOptions {
   Numerics numerics = Numerics::kBf16;
   ops::RouterContract router;    // of the architecture, guard filled in
+  // Vendor numerics (VendorNumerics of the architecture).
+  ops::SimulatedScale activation_scale = ops::SimulatedScale::kPowerOfTwo;
+  bool weigh_before_down = false;
   bool route_noise = false;
   uint64_t route_noise_seed = 0;
 };
@@ -166,6 +170,10 @@ class ForwardPass {
   // Vendor numerics: fp32 rows hold bf16 values, and what meets a coded weight goes through E4M3 codes. In other numerics these do nothing.
   bool is_vendor() const { return parts_.options.numerics == Numerics::kVendor; }
   Status round_bf16(const Tensor& x) { return is_vendor() ? ops::simulate(parts_.ops, {.x = x, .out = x}) : ok_status(); }
+  // Vendor numerics round a sublayer's output before it joins the residual, and the sum again: between these two, h holds the output alone.
+  // Families with streams have their own way.
+  Status begin_output();
+  Status end_output();
   Status simulate(const ops::SimulateArgs& args) { return is_vendor() ? ops::simulate(parts_.ops, args) : ok_status(); }
   // x = RMSNorm(h) * weight
   Status norm(const float* weight) { return norm(rows(parts_.scratch.h), weight); }
@@ -209,6 +217,7 @@ class ForwardPass {
   Status quantise_input(const Tensor& x);
   // What a feed-forward with such a gate reads: the normed input in its form, made here when it is codes.
   Result<Tensor> ffn_input(const Weight& weight);
+  bool sets_residual_aside() const { return is_vendor() && parts_.config.hyper.streams == 0; }
   Status embed();
   // Final norm of `n` rows from `row` on into last_x from row `to` on; then logits of the first `n` rows of last_x, to the host.
   Status final_norm(int64_t row, int64_t n, int64_t to);

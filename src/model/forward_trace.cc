@@ -64,7 +64,7 @@ Status ForwardPass::record_projections(int layer_idx) {
 
 // The residual stream has the attention in it, and the norm has been taken.
 Status ForwardPass::record_mlp_input(int layer_idx) {
-  if (parts_.config.hyper.streams == 0) PM_RETURN_IF_ERROR(record(layer_idx, "attention.residual", rows(parts_.scratch.h)));
+  if (parts_.config.hyper.streams == 0) PM_RETURN_IF_ERROR(record(layer_idx, "attention.residual", rows(sets_residual_aside() ? parts_.scratch.residual : parts_.scratch.h)));
   return record(layer_idx, "mlp.input", rows(parts_.scratch.x_f32));
 }
 

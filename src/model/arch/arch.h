@@ -17,6 +17,12 @@ class Binder;
 class ForwardPass;
 struct LayerWeights;
 
+// What Numerics::kVendor means for a family, beside rounding to bf16 where its own code rounds.
+struct VendorNumerics {
+  bool power_of_two_scales = false;  // of activations, always; else only where scale_fmt is ue8m0
+  bool weigh_before_down = false;    // routing weights go into the input of an expert's last product, not onto its output
+};
+
 struct Arch {
   std::string_view model_type;
   // kUnsupported for what the recipe cannot express, by key; null when it expresses every config of the family.
@@ -25,7 +31,7 @@ struct Arch {
   ops::RouterContract (*router)(const ModelConfig& config);  // null for dense architectures
   // One decoder layer: reads and updates the residual stream of the pass.
   Status (*layer)(ForwardPass& pass, const LayerWeights& weights, int layer_idx);
-  bool has_vendor_numerics = false;  // the recipe knows what Numerics::kVendor does
+  const VendorNumerics* vendor = nullptr;  // null: Numerics::kVendor is not defined for the family
 };
 
 // kUnsupported names the model types that are known.

@@ -40,7 +40,11 @@ Status layer(ForwardPass& f, const LayerWeights& w, int layer_idx) {
 
 }  // namespace
 
-extern const Arch kDeepseekV3{.model_type = "deepseek_v3", .check = nullptr, .bind = bind, .router = router, .layer = layer};
+namespace {
+constexpr VendorNumerics kVendor;
+}  // namespace
+
+extern const Arch kDeepseekV3{.model_type = "deepseek_v3", .check = nullptr, .bind = bind, .router = router, .layer = layer, .vendor = &kVendor};
 extern const Arch kKimiK2{.model_type = "kimi_k2", .check = nullptr, .bind = bind, .router = router, .layer = layer};
 
 }  // namespace pointsman

@@ -189,7 +189,11 @@ Status layer(ForwardPass& f, const LayerWeights& w, int layer_idx) {
 
 }  // namespace
 
+namespace {
+constexpr VendorNumerics kVendor{.power_of_two_scales = true, .weigh_before_down = true};
+}  // namespace
+
 extern const Arch kDeepseekV4{.model_type = "deepseek_v4", .check = check, .bind = bind, .router = router, .layer = layer,
-                              .has_vendor_numerics = true};
+                              .vendor = &kVendor};
 
 }  // namespace pointsman

@@ -15,7 +15,9 @@ Status add_attention(ForwardPass& f, const LayerWeights& w, int layer_idx, QkNor
 
 Status add_feed_forward(ForwardPass& f, const LayerWeights& w, int layer_idx) {
   PM_RETURN_IF_ERROR(f.norm(w.post_norm));
-  return w.is_moe ? f.add_moe(w, layer_idx) : f.add_mlp(w.mlp);
+  PM_RETURN_IF_ERROR(f.begin_output());
+  PM_RETURN_IF_ERROR(w.is_moe ? f.add_moe(w, layer_idx) : f.add_mlp(w.mlp));
+  return f.end_output();
 }
 
 ops::RouterContract router_contract(const ModelConfig& c, ops::ScoreFunction score) {

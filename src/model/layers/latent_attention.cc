@@ -28,7 +28,7 @@ LatentScratch LatentScratch::carve(Arena& arena, const ModelConfig& c, Numerics 
   const int64_t heads = c.num_attention_heads, tokens = std::min(chunk, kTokens);
   if (a.q_lora_rank > 0) {
     s.q_a = arena.take_matrix(DType::kF32, chunk, a.q_lora_rank);
-    if (n == Numerics::kBf16) s.q_a_bf16 = arena.take_matrix(DType::kBF16, chunk, a.q_lora_rank);
+    if (n != Numerics::kFp32) s.q_a_bf16 = arena.take_matrix(DType::kBF16, chunk, a.q_lora_rank);
   }
   s.kv = arena.take_matrix(DType::kF32, chunk, key_width(a));
   if (a.naive) {
@@ -55,12 +55,13 @@ Status project(ForwardPass& f, const LayerWeights& w) {
     PM_RETURN_IF_ERROR(f.linear(w.latent.q_a, q_a));
     PM_RETURN_IF_ERROR(ops::rms_norm(f.parts().ops, {.x = q_a, .weight = w.latent.q_a_norm, .eps = kInnerEps, .out_f32 = q_a,
                                                      .out_bf16 = own.q_a_bf16 ? f.rows(own.q_a_bf16) : Tensor{}}));
+    PM_RETURN_IF_ERROR(f.round_bf16(q_a));
     PM_RETURN_IF_ERROR(f.linear(w.latent.q_b, q_a, own.q_a_bf16 ? f.rows(own.q_a_bf16) : Tensor{}, f.q()));
   } else {
     PM_RETURN_IF_ERROR(f.linear(w.latent.q, f.q()));
   }
   PM_RETURN_IF_ERROR(f.linear(w.latent.kv_a, f.rows(own.kv)));
-  return ops::latent_prepare(f.parts().ops, {.q = f.q(),
+  PM_RETURN_IF_ERROR(ops::latent_prepare(f.parts().ops, {.q = f.q(),
                                              .kv = f.rows(own.kv),
                                              .norm = w.latent.kv_a_norm,
                                              .eps = kInnerEps,
@@ -70,7 +71,9 @@ Status project(ForwardPass& f, const LayerWeights& w) {
                                              .nope = static_cast<int32_t>(a.nope),
                                              .rope = static_cast<int32_t>(a.rope),
                                              .rank = static_cast<int32_t>(a.kv_lora_rank),
-                                             .interleaved = a.rope_interleave});
+                                             .interleaved = a.rope_interleave}));
+  PM_RETURN_IF_ERROR(f.round_bf16(f.q()));
+  return f.round_bf16(f.rows(own.kv));
 }
 
 Status cache(ForwardPass& f, int layer_idx, const Tensor& expanded) {
@@ -108,7 +111,7 @@ Status attend_naive(ForwardPass& f, const LayerWeights& w, int layer_idx, const 
   const LatentScratch& own = f.parts().scratch.latent;
   Tensor latent = f.rows(own.kv);
   latent.cols = a.kv_lora_rank;
-  PM_RETURN_IF_ERROR(ops::matmul(f.parts().ops, {.x = latent, .w = w.latent.kv_b.weight, .y = f.rows(own.expanded)}));
+  PM_RETURN_IF_ERROR(f.linear(w.latent.kv_b, latent, {}, f.rows(own.expanded)));
   PM_RETURN_IF_ERROR(cache(f, layer_idx, f.rows(own.expanded)));
   ops::AttentionArgs args = attention_args(f, layer_idx);
   args.q = f.q();
@@ -134,6 +137,7 @@ Status attend_absorbed(ForwardPass& f, const LayerWeights& w, int layer_idx, con
                                               .y_width = key_width(a), .stride = a.nope + a.v, .first = 0, .count = a.nope, .transposed = true}));
     PM_RETURN_IF_ERROR(ops::head_copy(ops, {.x = q, .y = q_latent, .heads = heads, .x_width = a.nope + a.rope, .x_first = a.nope,
                                             .y_width = key_width(a), .y_first = a.kv_lora_rank, .count = a.rope}));
+    PM_RETURN_IF_ERROR(f.round_bf16(q_latent));
     ops::AttentionArgs args = attention_args(f, layer_idx);
     args.q = q_latent;
     args.v_cache = args.k_cache;
@@ -144,6 +148,7 @@ Status attend_absorbed(ForwardPass& f, const LayerWeights& w, int layer_idx, con
     args.v_row = key_width(a);
     args.out = o_latent;
     PM_RETURN_IF_ERROR(ops::attention(ops, args));
+    PM_RETURN_IF_ERROR(f.round_bf16(o_latent));
     PM_RETURN_IF_ERROR(ops::head_matmul(ops, {.x = o_latent, .w = w.latent.kv_b.weight, .y = out.slice_rows(t, n), .heads = heads,
                                               .x_width = a.kv_lora_rank, .y_width = a.v, .stride = a.nope + a.v, .first = a.nope, .count = a.v}));
   }
@@ -178,10 +183,12 @@ void bind_latent_attention(const ModelConfig& c, Binder& b, int layer) {
 
 Status add_latent_attention(ForwardPass& f, const LayerWeights& w, int layer_idx) {
   PM_RETURN_IF_ERROR(project(f, w));
+  PM_RETURN_IF_ERROR(f.begin_output());
   const Scratch& s = f.parts().scratch;
   const Tensor out = f.rows(f.use_bf16(w.o.weight) ? s.attention_bf16 : s.attention_f32);
   PM_RETURN_IF_ERROR(f.parts().config.latent.naive ? attend_naive(f, w, layer_idx, out) : attend_absorbed(f, w, layer_idx, out));
-  return f.add_output(w.o);
+  PM_RETURN_IF_ERROR(f.add_output(w.o));
+  return f.end_output();
 }
 
 }  // namespace layers

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "ops/context.h"
+#include "ops/quant/simulate.h"
 #include "tensor/block_format.h"
 
 namespace pointsman::ops {
@@ -44,10 +45,11 @@ struct SwigluFfnArgs {
   Tensor x;                           // [*, hidden] kF32 or kBF16; kI8: quantised rows, with weights in panels
   const int32_t* x_rows = nullptr;    // device or null: which row of x
   SwigluForm form;
-  // DeepSeek's own numerics, coded weights only: rows of act are multiplied by the weight of their row of out, rounded to bf16, and brought to
-  // E4M3 codes by blocks of so many channels (quant/simulate.h) before down.
+  // DeepSeek's own numerics, coded weights only: g and u are rounded to bf16; rows of act are multiplied by the weight of their row of out,
+  // rounded to bf16, and brought to E4M3 codes by blocks of so many channels (quant/simulate.h) before down.
   const float* act_weights = nullptr; // device [out rows] or null
   int32_t act_block = 0;              // 0: none of it
+  SimulatedScale act_scale = SimulatedScale::kPowerOfTwo;  // of the blocks of act
   Tensor act;                         // scratch [rows of all experts, intermediate] of x's dtype: silu(g) * u in fp32, rounded once when kBF16,
                                       // quantised by blocks of 32 when kI8;
                                       // the experts' rows follow one another in the order of the group

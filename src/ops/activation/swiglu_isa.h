@@ -10,14 +10,23 @@
 namespace pointsman::ops {
 namespace {
 
-// act[j] from gate and up, n of them, rounded to the type of act.
+inline Vec through_bf16(Vec v, int64_t n) {
+  float values[16];
+  vstore_n(values, v, n);
+  for (int64_t i = 0; i < n; ++i) values[i] = through_bf16(values[i]);
+  return vload_n(values, n);
+}
+
+// act[j] from gate and up, n of them, rounded to the type of act. `in_bf16`: gate and up are rounded to bf16 first.
 template <class X>
-inline void activate(const SwigluForm& form, const float* gate, const float* up, const float* gate_bias, const float* up_bias, X* act, int64_t n) {
+inline void activate(const SwigluForm& form, const float* gate, const float* up, const float* gate_bias, const float* up_bias, X* act, int64_t n,
+                     bool in_bf16 = false) {
   for (int64_t j = 0; j < n; j += 16) {
     const int64_t c = smaller(16, n - j);
     Vec g = vload_n(gate + j, c), u = vload_n(up + j, c);
     if (gate_bias != nullptr) g = vadd(g, vload_n(gate_bias + j, c));
     if (up_bias != nullptr) u = vadd(u, vload_n(up_bias + j, c));
+    if (in_bf16) g = through_bf16(g, c), u = through_bf16(u, c);
     if (form.is_plain()) {
       vstore_n(act + j, vmul(vsilu(g), u), c);
       continue;
@@ -65,7 +74,7 @@ inline void quantise_act(ThreadPool& pool, const SwigluFfnArgs& a, const ActRows
           float* x = a.act.row<float>(act.first[e] + m);
           const float weight = a.act_weights != nullptr ? a.act_weights[out_row_of(a, e, m)] : 1.0f;
           for (int64_t i = 0; i < a.act.cols; ++i) x[i] = through_bf16(x[i] * weight);
-          for (int64_t b = 0; b < a.act.cols; b += a.act_block) simulate_block(x + b, smaller(a.act_block, a.act.cols - b), SimulatedCode::kE4M3);
+          for (int64_t b = 0; b < a.act.cols; b += a.act_block) simulate_block(x + b, smaller(a.act_block, a.act.cols - b), SimulatedCode::kE4M3, a.act_scale);
         }
       });
 }
@@ -141,7 +150,7 @@ void swiglu_rows_kernel(ThreadPool& pool, const SwigluFfnArgs& a) {
               g[j] = e.gate_bias != nullptr ? both[2 * j] + e.gate_bias[2 * (n0 + j)] : both[2 * j];
               u[j] = e.gate_bias != nullptr ? both[2 * j + 1] + e.gate_bias[2 * (n0 + j) + 1] : both[2 * j + 1];
             }
-            activate(a.form, g, u, nullptr, nullptr, act_row(i), n);
+            activate(a.form, g, u, nullptr, nullptr, act_row(i), n, a.act_block > 0);
           }
           return;
         }
@@ -149,7 +158,7 @@ void swiglu_rows_kernel(ThreadPool& pool, const SwigluFfnArgs& a) {
         dot_block<Rows, kInOut>(Rows(e.w_up), x, m, n0, n, hidden, up, n_step);
         for (int64_t i = 0; i < m; ++i) {
           activate(a.form, gate + i * n_step, up + i * n_step, e.gate_bias != nullptr ? e.gate_bias + n0 : nullptr,
-                   e.up_bias != nullptr ? e.up_bias + n0 : nullptr, act_row(i), n);
+                   e.up_bias != nullptr ? e.up_bias + n0 : nullptr, act_row(i), n, a.act_block > 0);
         }
       });
   if (a.act_block > 0) quantise_act(pool, a, act);

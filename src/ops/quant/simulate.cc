@@ -19,6 +19,9 @@ Status simulate(OpContext& ctx, const SimulateArgs& given) {
     return error(StatusCode::kInvalidArgument, "simulate: Hadamard of {} in {} channels: expected a power of two up to {} that divides them", a.hadamard,
                  a.num_cols, kMaxHadamard);
   }
+  if (a.scale == SimulatedScale::kFp32 && a.code != SimulatedCode::kBf16 && a.out.dtype != DType::kF32) {
+    return error(StatusCode::kInvalidArgument, "simulate: values of fp32 scales need an F32 output, not {}", dtype_name(a.out.dtype));
+  }
   if (a.x.rows == 0) return ok_status();
   return PM_DISPATCH(ctx, simulate, a);
 }

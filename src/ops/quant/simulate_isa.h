@@ -28,11 +28,11 @@ inline float round_to_code(float v, int lowest_exponent, int mantissa_bits) {
   const int exponent = static_cast<int>(bits_of_float(v) >> 23 & 255) - 127;
   const float spacing = power_of_two((exponent > lowest_exponent ? exponent : lowest_exponent) - mantissa_bits);
   const float big = 12582912.0f * spacing;  // 1.5 * 2^23: adding it leaves whole multiples of the spacing
-  return (v + big) - big;
+  return __builtin_copysignf((v + big) - big, v);  // -0 is a code of its own
 }
 
 // x [n] in place, one scale.
-inline void simulate_block(float* x, int64_t n, SimulatedCode code) {
+inline void simulate_block(float* x, int64_t n, SimulatedCode code, SimulatedScale rule) {
   const bool fp8 = code == SimulatedCode::kE4M3;
   float amax = fp8 ? 1e-4f : 6 * power_of_two(-126);
   for (int64_t i = 0; i < n; ++i) {
@@ -40,15 +40,24 @@ inline void simulate_block(float* x, int64_t n, SimulatedCode code) {
     if (a > amax) amax = a;
   }
   const float largest = fp8 ? 448.0f : 6.0f;
+  const auto rounded = [&](float v) {
+    v = v > largest ? largest : v < -largest ? -largest : v;
+    return round_to_code(v, fp8 ? -6 : 0, fp8 ? 3 : 1);
+  };
+  if (rule == SimulatedScale::kFp32) {
+    const float scale = amax / largest;
+    for (int64_t i = 0; i < n; ++i) {
+      if (x[i] == x[i]) x[i] = rounded(x[i] / scale) * scale;
+    }
+    return;
+  }
   const uint32_t bits = bits_of_float(amax / largest);
   int exponent = static_cast<int>(bits >> 23) - 127 + ((bits & 0x7fffff) != 0 ? 1 : 0);
   if (exponent < -126) exponent = -126;
   const float up = power_of_two(exponent), down = exponent > 126 ? 0.5f * power_of_two(-126) : power_of_two(-exponent);
   for (int64_t i = 0; i < n; ++i) {
     if (x[i] != x[i]) continue;  // NaN stays NaN
-    float v = x[i] * down;
-    v = v > largest ? largest : v < -largest ? -largest : v;
-    x[i] = round_to_code(v, fp8 ? -6 : 0, fp8 ? 3 : 1) * up;
+    x[i] = rounded(x[i] * down) * up;
   }
 }
 
@@ -83,7 +92,7 @@ inline void simulate_kernel(ThreadPool& pool, const SimulateArgs& a) {
         const int64_t n = smaller(run, a.num_cols - c);
         for (int64_t i = 0; i < n; ++i) values[i] = through_bf16(load(r, c + i));
         if (a.hadamard > 0) hadamard(values, n);
-        for (int64_t b = 0; a.code != SimulatedCode::kBf16 && b < n; b += a.block) simulate_block(values + b, smaller(a.block, n - b), a.code);
+        for (int64_t b = 0; a.code != SimulatedCode::kBf16 && b < n; b += a.block) simulate_block(values + b, smaller(a.block, n - b), a.code, a.scale);
         for (int64_t i = 0; i < n; ++i) store(r, c + i, values[i]);
       }
       for (int64_t c = a.num_cols; c < a.x.cols; ++c) store(r, c, load(r, c));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/quant/simulate.h"
 
+#include "ops/matmul/matmul.h"
+#include "support/golden.h"
 #include "support/ops_fixture.h"
 #include "tensor/block_format.h"
 
@@ -92,6 +94,34 @@ TEST(Simulate, ValuesAreTheNearestCodes) {
   }
 }
 
+// torch's casts, by both rules; and a product with an FP8 weight equals the vendor's, which sums codes and multiplies by the scales of each
+// block afterwards, but for rounding.
+TEST(Simulate, ActivationsOfDeepseekV3EqualTorch) {
+  const testing::GoldenFile golden = testing::read_golden(testing::source_path("tests/golden/formats/tables.safetensors"));
+  auto runners = make_runners(2);
+  for (const auto& [rule, name] : {std::pair{ops::SimulatedScale::kFp32, "act_fp32"}, {ops::SimulatedScale::kPowerOfTwo, "act_ue8m0"}}) {
+    std::vector<float> x = golden.at("act_x").f32, out(x.size()), scales = golden.at("act_w_scales").f32, y(24 * 20);
+    std::vector<uint8_t> codes;
+    for (const int32_t c : golden.at("act_w_codes").i32) codes.push_back(static_cast<uint8_t>(c));
+    Weight w = Tensor::matrix(codes.data(), DType::kF8E4M3, 20, 300);
+    w.scales = scales.data();
+    w.format = {.scale_dtype = DType::kF32, .block_rows = 128, .block_cols = 128};
+    const std::vector<float>& expected = golden.at(name).f32;
+    const std::vector<float>& product = golden.at(std::string(name) + "_product").f32;
+    for (size_t i = 0; i < runners.size(); ++i) {
+      const Tensor in = Tensor::matrix(x.data(), DType::kF32, 24, 300), quantised = Tensor::matrix(out.data(), DType::kF32, 24, 300);
+      ASSERT_TRUE(ops::simulate(runners[i]->context, {.x = in, .out = quantised, .code = SimulatedCode::kE4M3, .scale = rule, .block = 128}).ok());
+      EXPECT_TRUE(all_same(expected, out)) << name << " " << kernel_tables()[i].name;
+      ASSERT_TRUE(ops::matmul(runners[i]->context, {.x = quantised, .w = w, .y = Tensor::matrix(y.data(), DType::kF32, 24, 20)}).ok());
+      for (int64_t r = 0; r < 24; ++r) {
+        double size = 0;
+        for (int64_t c = 0; c < 20; ++c) size = std::max(size, std::fabs(double{product[static_cast<size_t>(r * 20 + c)]}));
+        for (int64_t c = 0; c < 20; ++c) EXPECT_NEAR(y[static_cast<size_t>(r * 20 + c)], product[static_cast<size_t>(r * 20 + c)], 2e-6 * size);
+      }
+    }
+  }
+}
+
 // The rotation is its own inverse, and keeps dot products: it only changes what is quantised.
 TEST(Simulate, HadamardIsOrthogonal) {
   testing::OpRunner run(kernel_tables()[0].table);
@@ -128,6 +158,8 @@ TEST(Simulate, RefusesWhatDoesNotFit) {
   const auto code = [&](ops::SimulateArgs a) { return ops::simulate(run.context, a).code(); };
   EXPECT_EQ(code({.x = x.tensor(), .out = y.tensor()}), StatusCode::kInvalidArgument);
   EXPECT_EQ(code({.x = x.tensor(), .out = x.tensor(), .code = SimulatedCode::kE4M3}), StatusCode::kInvalidArgument);  // no block
+  TestMatrix<bf16> narrow(2, 24);  // values of fp32 scales are not exact in bf16
+  EXPECT_EQ(code({.x = x.tensor(), .out = narrow.tensor(), .code = SimulatedCode::kE4M3, .scale = ops::SimulatedScale::kFp32, .block = 8}), StatusCode::kInvalidArgument);
   EXPECT_EQ(code({.x = x.tensor(), .out = x.tensor(), .hadamard = 24}), StatusCode::kInvalidArgument);
   EXPECT_EQ(code({.x = x.tensor(), .out = x.tensor(), .hadamard = 16}), StatusCode::kInvalidArgument);
   EXPECT_EQ(code({.x = x.tensor(), .out = x.tensor(), .num_cols = 25}), StatusCode::kInvalidArgument);
