@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "checkpoint/gpt_oss_names.h"
 #include "checkpoint/lfs_pointer.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/shard_index.h"
@@ -41,6 +42,22 @@ struct Found {
   SafetensorsEntry entry;
   uint32_t file_idx;
 };
+
+// Tensors of a first release under the names of transformers. The files have been checked by their own names.
+Status use_known_names(const std::string& directory, std::vector<Found>& found) {
+  std::vector<SafetensorsEntry*> entries;
+  entries.reserve(found.size());
+  for (Found& f : found) entries.push_back(&f.entry);
+  if (!has_gpt_oss_names(entries)) return ok_status();
+  std::vector<CutEntry> more;
+  PM_RETURN_IF_ERROR(rename_gpt_oss(entries, more));
+  for (CutEntry& cut : more) found.push_back({std::move(cut.entry), found[cut.from].file_idx});
+  std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.entry.name < b.entry.name; });
+  const auto twice = std::adjacent_find(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.entry.name == b.entry.name; });
+  if (twice != found.end()) return error(StatusCode::kCorrupt, "{} is stored under the original name of gpt-oss and under this one, too", twice->entry.name);
+  log_info("{}: gpt-oss under its original names (block.N...); those of transformers are shown", directory);
+  return ok_status();
+}
 
 int64_t now_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -311,6 +328,7 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(FileSystem& fs, const std::
   }
   if (index) PM_RETURN_IF_ERROR(impl->check_against_index(*index, index_path, found));
   impl->warn_of_strays(names);
+  PM_RETURN_IF_ERROR(use_known_names(directory, found).with_context(directory));
   impl->build_table(found);
   return std::unique_ptr<Checkpoint>(new Checkpoint(std::move(impl)));
 }

@@ -11,6 +11,8 @@
 // the folder is listed in a warning. A symbolic link to a regular file is a regular file (the Hugging Face cache consists of
 // them). Pickled weights (.bin, .pt) are never read.
 //
+// gpt-oss under the names of its first release (block.N...) is shown under those of transformers, and its qkv as three tensors: checkpoint/gpt_oss_names.h.
+//
 // The first CheckpointOptions::max_open_files files stay open for the life of the object; the rest are opened for each read,
 // which costs about 3 us, and leaves the process limit of descriptors to others. Either way a read ends with a check that the
 // file is the one that was opened: size and mtime of the descriptor every time, the name's inode every path_check_interval_ms.

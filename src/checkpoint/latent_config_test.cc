@@ -120,5 +120,38 @@ TEST(GptOssConfig, LayerTypesAndNullWindow) {
   EXPECT_FALSE(read(kGptOss, R"("swiglu_limit":0)").ok());
 }
 
+// The folder `original` of the published repositories.
+constexpr const char* kGptOssOriginal = R"({"num_hidden_layers":24,"num_experts":32,"experts_per_token":4,"vocab_size":201088,"hidden_size":2880,
+  "intermediate_size":2880,"swiglu_limit":7.0,"head_dim":64,"num_attention_heads":64,"num_key_value_heads":8,"sliding_window":128,
+  "initial_context_length":4096,"rope_theta":150000,"rope_scaling_factor":32.0,"rope_ntk_alpha":1,"rope_ntk_beta":32})";
+
+TEST(GptOssConfig, OriginalKeysMeanTheSame) {
+  const auto c = read(kGptOssOriginal, "");
+  ASSERT_TRUE(c.ok()) << c.status().to_string();
+  EXPECT_EQ(c->model_type, "gpt_oss");
+  EXPECT_EQ(c->num_experts, 32);
+  EXPECT_EQ(c->num_experts_per_tok, 4);
+  EXPECT_EQ(c->max_position_embeddings, 131072);
+  EXPECT_EQ(c->rope.type, RopeType::kYarn);
+  EXPECT_DOUBLE_EQ(c->rope.factor, 32);
+  EXPECT_DOUBLE_EQ(c->rope.beta_fast, 32);
+  EXPECT_DOUBLE_EQ(c->rope.beta_slow, 1);
+  EXPECT_DOUBLE_EQ(c->rope.original_max_position_embeddings, 4096);
+  EXPECT_FALSE(c->rope.truncate);
+  EXPECT_EQ(c->layer_window.size(), 24u);
+  EXPECT_EQ(c->layer_window[0], 128);
+  EXPECT_EQ(c->layer_window[1], 0);
+  EXPECT_TRUE(c->attention_bias && c->attention_output_bias);
+  EXPECT_DOUBLE_EQ(c->rms_norm_eps, 1e-5);
+  EXPECT_THAT(c->ignored_keys, ::testing::IsEmpty());
+  // Values keep their checks, under the keys of transformers.
+  const auto bad = read(std::string(kGptOssOriginal).replace(std::string(kGptOssOriginal).find("32.0"), 4, "\"32\""), "");
+  ASSERT_FALSE(bad.ok());
+  EXPECT_THAT(bad.status().message(), HasSubstr("gpt-oss as first published"));
+  EXPECT_THAT(bad.status().message(), HasSubstr("factor"));
+  // With a model_type it is a file of transformers, whatever else it says.
+  EXPECT_FALSE(read(kGptOssOriginal, R"("model_type":"mixtral")").ok());
+}
+
 }  // namespace
 }  // namespace pointsman

@@ -2,8 +2,10 @@
 #include "checkpoint/model_config.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "checkpoint/config_reader.h"
+#include "checkpoint/gpt_oss_config.h"
 #include "checkpoint/lfs_pointer.h"
 
 namespace pointsman {
@@ -113,7 +115,8 @@ Result<ModelConfig> normalize_config(const Json& config, const Json& generation)
     return error(StatusCode::kCorrupt, "generation_config.json: expected an object, found {}", generation.type_name());
   }
   ModelConfig c;
-  ConfigReader r(config, "config.json", c);
+  const std::optional<Json> translated = from_original_gpt_oss(config);
+  ConfigReader r(translated ? *translated : config, translated ? "config.json (gpt-oss as first published)" : "config.json", c);
   PM_ASSIGN_OR_RETURN(const Family* family, find_family(r, c));
   check_foreign_matter(r);
   read_quantization(r, c);
