@@ -239,6 +239,41 @@ TEST(PanelMatmul, ExtremeScalesAndCodesAgreeEverywhere) {
   }
 }
 
+// Byte 0 of E8M0 is 2^-127, a denormal: as a factor of everything it must not vanish, become 2^-126, or be flushed. Scaling by powers of two is
+// exact, so the product is that of scales 1, moved.
+TEST(PanelMatmul, TheSmallestScaleIsADenormalInEveryKernel) {
+  auto runners = make_runners();
+  for (const CodedFormat& format : panel_formats()) {
+    if (format.format.scale_dtype != DType::kF8E8M0) continue;
+    CodedWeight smallest(format, 64, 256, 4), one(format, 64, 256, 4);
+    for (int64_t i = 0; i < grid_bytes(format.format, 64, 256); ++i) smallest.set_scale(static_cast<size_t>(i), 0), one.set_scale(static_cast<size_t>(i), 127);
+    std::mt19937_64 rng(6);
+    Input input(5, 256, rng), large(5, 256, rng);
+    for (int64_t r = 0; r < 5; ++r) {
+      for (int64_t c = 0; c < 256; ++c) large.f32.at(r, c) = input.f32.at(r, c) * 0x1p90f;
+    }
+    large.round();
+    const auto expect_moved = [&](const Weight& a, const Weight& b, DType x_type) {
+      for (size_t i = 0; i < runners.size(); ++i) {
+        TestMatrix<float> y(5, 64), expected(5, 64);
+        const Tensor x = input.of(x_type, runners[i]->context), moved = large.of(x_type, runners[i]->context);
+        ASSERT_TRUE(ops::matmul(runners[i]->context, {.x = moved, .w = a, .y = y.tensor()}).ok());
+        ASSERT_TRUE(ops::matmul(runners[i]->context, {.x = x, .w = b, .y = expected.tensor()}).ok());
+        for (int64_t r = 0; r < 5; ++r) {
+          for (int64_t n = 0; n < 64; ++n) {
+            ASSERT_TRUE(testing::same(y.at(r, n), expected.at(r, n) * 0x1p-37f)) << format.name << " x " << dtype_name(x_type) << " " << kernel_tables()[i].name << " " << y.at(r, n);
+          }
+        }
+      }
+    };
+    expect_moved(smallest.weight(), one.weight(), DType::kF32);
+    const PanelWeight a(smallest.weight()), b(one.weight());
+    for (const DType x_type : inputs_of(format.dtype)) {
+      if (x_type != DType::kBF16) expect_moved(a.weight(), b.weight(), x_type);  // weights become bf16 there, and its products take denormals as 0
+    }
+  }
+}
+
 // Relative error of one product on Gaussian data, by float64: what docs/performance.md states.
 TEST(PanelMatmul, ErrorOfAQuantisedProductIsThatOfItsRounding) {
   auto runners = make_runners();
