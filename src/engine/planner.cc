@@ -34,7 +34,7 @@ ExpertStoreOptions store_options(const EngineOptions& o, int64_t slots) {
 }  // namespace
 
 PassShape pass_shape(const EngineOptions& options, int64_t chunk) {
-  return {.chunk = std::max(chunk, options.max_sessions), .sequences = options.max_sessions};
+  return {.chunk = std::max(chunk, options.max_sessions), .sequences = options.max_sessions, .positions = options.context_length};
 }
 
 uint64_t sampler_bytes(const ModelConfig& config) {

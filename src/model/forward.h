@@ -37,6 +37,7 @@ namespace pointsman {
 struct PassShape {
   int64_t chunk = 0;
   int64_t sequences = 1;
+  int64_t positions = 0;  // tokens of a sequence, at most
 };
 
 // Activations of a pass of at most `chunk` tokens. Device addresses, but for the host_ members.

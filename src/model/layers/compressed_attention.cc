@@ -40,6 +40,8 @@ CompressedScratch CompressedScratch::carve(Arena& a, const ModelConfig& c, Numer
     s.index_weights = a.take_matrix(DType::kF32, chunk, cc.index_n_heads);
     s.index_ids = a.take_array<int32_t>(chunk * cc.index_topk);
     s.index_counts = a.take_array<int32_t>(chunk);
+    s.num_index_scores = shape.positions / cc.sparse_ratio;
+    s.index_scores = a.take_array<float>(s.num_index_scores);
   }
   s.z = a.take_matrix(DType::kF32, chunk, cc.o_groups * cc.o_lora_rank);
   s.tokens = carve_table(a, c, chunk);
@@ -153,7 +155,9 @@ Status select_entries(ForwardPass& f, const CompressedAttention& w, int layer_id
                                    .ratio = c.sparse_ratio,
                                    .top_k = c.index_topk,
                                    .ids = s.index_ids,
-                                   .counts = s.index_counts});
+                                   .counts = s.index_counts,
+                                   .scores = s.index_scores,
+                                   .num_scores = s.num_index_scores});
 }
 
 // h += wo_b (wo_a of each group of heads)

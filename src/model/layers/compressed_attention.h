@@ -25,6 +25,8 @@ struct CompressedScratch {
   Tensor index_q, index_weights;   // [chunk, heads * dim], [chunk, heads] kF32
   int32_t* index_ids = nullptr;    // [chunk, index_topk]
   int32_t* index_counts = nullptr;
+  float* index_scores = nullptr;   // [num_index_scores] of one token
+  int64_t num_index_scores = 0;
   Tensor z;                        // [chunk, o_groups * o_lora_rank] kF32
   // cos and sin [rows, rotary_dim / 2] by the rope of compressed layers: of the tokens, and of the entries that close in the pass.
   struct Table {

@@ -64,10 +64,15 @@ struct IndexSelectArgs {
   int64_t top_k = 0;              // <= kMaxIndexTopK
   int32_t* ids = nullptr;         // device [tokens, top_k]
   int32_t* counts = nullptr;      // device [tokens]
+  // Scratch, device [num_scores] or null: with fewer tokens than threads those share the entries of a token, as long as num_scores holds the
+  // scores of all. The same bits either way.
+  float* scores = nullptr;
+  int64_t num_scores = 0;
 
   template <class F>
   void each_address(F&& visit) {
     visit(q.data), visit(weights.data), visit(reinterpret_cast<void*&>(ids)), visit(reinterpret_cast<void*&>(counts));
+    visit(reinterpret_cast<void*&>(scores));
     keys.each_address(sequences.count, visit);
   }
 };

@@ -126,45 +126,77 @@ struct BestEntries {
   }
 };
 
+inline constexpr int64_t kScoredKeys = 64;  // in one go
+
+// Scores of the entries [e, e + keys) for token t into sum [kScoredKeys].
+template <class C>
+void score_entries(const IndexSelectArgs& a, int64_t t, const C* keys_of, int64_t e, int64_t keys, float* sum) {
+  float scores[kTileRows * kScoredKeys];
+  const float* weights = a.weights.row<const float>(t);
+  for (int64_t i = 0; i < kScoredKeys; ++i) sum[i] = 0;
+  for (int64_t h = 0; h < a.heads; h += kTileRows) {
+    const int rows = static_cast<int>(smaller(kTileRows, a.heads - h));
+    const float* q[kTileRows];
+    for (int r = 0; r < rows; ++r) q[r] = a.q.row<const float>(t) + (h + r) * a.dim;
+    dot_rows<F32Dot<C>>(q, rows, keys_of + e * a.dim, a.dim, keys, a.dim, scores, kScoredKeys, false);
+    for (int r = 0; r < rows; ++r) {
+      const Vec weight = vset(weights[h + r] * a.scale);
+      for (int64_t i = 0; i < keys; i += 16) {
+        const int64_t n = smaller(16, keys - i);
+        // The score second: vmax gives the second operand when either is NaN.
+        vstore_n(sum + i, vfma(weight, vmax(vzero(), vload_n(scores + r * kScoredKeys + i, n)), vload_n(sum + i, n)), n);
+      }
+    }
+  }
+}
+
+// A token of `visible` entries by one thread, or its choice by one after all have scored: the same scores in the same order.
+template <class C>
+void select_entries(const IndexSelectArgs& a, int64_t t, const C* keys_of, int64_t visible, const float* scored) {
+  BestEntries best;
+  float sum[kScoredKeys];
+  for (int64_t e = 0; e < visible; e += kScoredKeys) {
+    const int64_t keys = smaller(kScoredKeys, visible - e);
+    if (scored == nullptr) score_entries(a, t, keys_of, e, keys, sum);
+    const float* of = scored != nullptr ? scored + e : sum;
+    for (int64_t i = 0; i < keys; ++i) best.show(of[i], static_cast<int32_t>(e + i), a.top_k);
+  }
+  best.sort_ids();
+  int32_t* ids = a.ids + t * a.top_k;
+  for (int64_t i = 0; i < a.top_k; ++i) ids[i] = best.id[i];
+}
+
 template <class C>
 void index_select_kernel(ThreadPool& pool, const IndexSelectArgs& a) {
-  constexpr int64_t kKeys = 64;
+  // Few tokens: the threads share the entries of each.
+  const bool shares = a.scores != nullptr && a.q.rows < pool.num_threads();
+  const auto keys_of = [&](int64_t t) { return static_cast<const C*>(a.keys[a.sequences.of_row(t)]); };
+  const auto visible_to = [&](int64_t t) { return (a.sequences.position(a.sequences.of_row(t), t) + 1) / a.ratio; };
+  const auto is_shared = [&](int64_t visible) { return shares && visible > a.top_k && visible <= a.num_scores; };
+  for (int64_t t = 0; shares && t < a.q.rows; ++t) {
+    const int64_t visible = visible_to(t);
+    if (!is_shared(visible)) continue;
+    const C* const keys = keys_of(t);
+    pool.parallel_for((visible + kScoredKeys - 1) / kScoredKeys, 4, [&](int64_t first, int64_t last) {
+      float sum[kScoredKeys];
+      for (int64_t block = first; block < last; ++block) {
+        const int64_t e = block * kScoredKeys, n = smaller(kScoredKeys, visible - e);
+        score_entries(a, t, keys, e, n, sum);
+        __builtin_memcpy(a.scores + e, sum, static_cast<size_t>(n) * sizeof(float));
+      }
+    });
+    select_entries(a, t, keys, visible, a.scores);
+  }
   pool.parallel_for(a.q.rows, 1, [&](int64_t first, int64_t last) {
-    BestEntries best;
-    float scores[kTileRows * kKeys], sum[kKeys];
     for (int64_t t = first; t < last; ++t) {
-      const int sequence = a.sequences.of_row(t);
-      const C* keys_of = static_cast<const C*>(a.keys[sequence]);
-      const int64_t visible = (a.sequences.position(sequence, t) + 1) / a.ratio;
+      const int64_t visible = visible_to(t);
       int32_t* ids = a.ids + t * a.top_k;
       a.counts[t] = static_cast<int32_t>(smaller(visible, a.top_k));
       if (visible <= a.top_k) {
         for (int64_t e = 0; e < visible; ++e) ids[e] = static_cast<int32_t>(e);
-        continue;
+      } else if (!is_shared(visible)) {
+        select_entries(a, t, keys_of(t), visible, nullptr);
       }
-      best.size = 0;
-      const float* weights = a.weights.row<const float>(t);
-      for (int64_t e = 0; e < visible; e += kKeys) {
-        const int64_t keys = smaller(kKeys, visible - e);
-        for (float& s : sum) s = 0;
-        for (int64_t h = 0; h < a.heads; h += kTileRows) {
-          const int rows = static_cast<int>(smaller(kTileRows, a.heads - h));
-          const float* q[kTileRows];
-          for (int r = 0; r < rows; ++r) q[r] = a.q.row<const float>(t) + (h + r) * a.dim;
-          dot_rows<F32Dot<C>>(q, rows, keys_of + e * a.dim, a.dim, keys, a.dim, scores, kKeys, false);
-          for (int r = 0; r < rows; ++r) {
-            const Vec weight = vset(weights[h + r] * a.scale);
-            for (int64_t i = 0; i < keys; i += 16) {
-              const int64_t n = smaller(16, keys - i);
-              // The score second: vmax gives the second operand when either is NaN.
-              vstore_n(sum + i, vfma(weight, vmax(vzero(), vload_n(scores + r * kKeys + i, n)), vload_n(sum + i, n)), n);
-            }
-          }
-        }
-        for (int64_t i = 0; i < keys; ++i) best.show(sum[i], static_cast<int32_t>(e + i), a.top_k);
-      }
-      best.sort_ids();
-      for (int64_t i = 0; i < a.top_k; ++i) ids[i] = best.id[i];
     }
   });
 }

@@ -133,6 +133,16 @@ TEST(IndexSelect, KeepsTheBestVisibleEntriesAscendingTiesToTheLower) {
       EXPECT_EQ(ids, ids3);
       if (i == 0) first_ids = ids;
       EXPECT_EQ(first_ids, ids) << kernel_tables()[i].name;
+      // Two tokens for three threads: they share the entries, as long as there is room for all scores of one.
+      for (const int64_t room : {0, 146, 147}) {
+        std::vector<float> scores(static_cast<size_t>(room));
+        std::vector<int32_t> ids2(2 * static_cast<size_t>(top_k), -1), counts2(2, -1);
+        args.q = q.tensor().slice_rows(438, 2), args.weights = weights.tensor().slice_rows(438, 2), args.sequences = {2, kFirst + 438};
+        args.ids = ids2.data(), args.counts = counts2.data(), args.scores = room > 0 ? scores.data() : nullptr, args.num_scores = room;
+        ASSERT_TRUE(ops::index_select(three[i]->context, args).ok());
+        EXPECT_EQ(ids2, std::vector<int32_t>(ids.end() - 2 * top_k, ids.end())) << room;
+        EXPECT_EQ(counts2, std::vector<int32_t>(counts.end() - 2, counts.end()));
+      }
       for (int64_t t = 0; t < kRows; ++t) {
         const int64_t visible = (kFirst + t + 1) / kRatio;
         ASSERT_EQ(counts[static_cast<size_t>(t)], std::min(visible, top_k));
