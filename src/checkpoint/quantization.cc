@@ -22,9 +22,10 @@ struct Candidate {
   int64_t block_rows, block_cols;
 };
 
-// Which dtypes and blocks kernels take in panels.
-bool has_panel_form(const Weight& w) {
+// Which dtypes and blocks kernels take in panels, and packed folders of this version hold so.
+bool has_panel_form(const Weight& w, bool wide) {
   if (!w.format) return w.dtype == DType::kBF16;
+  if (w.format.block_rows > 1) return wide && w.dtype == DType::kF8E4M3 && !w.format.transposed;
   const bool fine = w.format.block_rows == 1 && w.format.block_cols == 32;
   return fine && (w.dtype == DType::kI8 ? w.format.scale_dtype == DType::kBF16
                                         : (w.dtype == DType::kF8E4M3 || w.dtype == DType::kF4) && w.format.scale_dtype == DType::kF8E8M0);
@@ -33,8 +34,8 @@ bool has_panel_form(const Weight& w) {
 }  // namespace
 
 WeightLayout packed_layout(const QuantizationConfig& config, std::span<const Weight> together, bool interleaved) {
-  const bool panels = config.is_packed() && config.panels && std::all_of(together.begin(), together.end(), [](const Weight& w) {
-    return can_be_panels(w) && has_panel_form(w);
+  const bool panels = config.is_packed() && config.panels && std::all_of(together.begin(), together.end(), [&](const Weight& w) {
+    return can_be_panels(w) && has_panel_form(w, config.wide_panels);
   });
   if (panels) return WeightLayout::kPanel32;
   const bool plain = std::all_of(together.begin(), together.end(), [](const Weight& w) { return is_plain(w.dtype); });

@@ -16,6 +16,7 @@
 namespace pointsman {
 
 inline constexpr std::string_view kPackedMethod = "pointsman";
+inline constexpr int64_t kPackedVersion = 2;  // that pack writes; 1 is read too
 // Names of the padding tensors of a packed folder begin like this; nothing else may.
 inline constexpr std::string_view kPaddingPrefix = "pointsman.pad.";
 
@@ -26,6 +27,7 @@ struct QuantizationConfig {
   bool power_of_two_scales = false;  // scale_fmt ue8m0: so were activations scaled in training
   // Of a packed folder (docs/formats/packed.md).
   bool panels = false;             // layout "panel32"; false: "rows"
+  bool wide_panels = false;        // so does FP8 with blocks of 32 x 32 and larger: from version 2 on
 
   bool is_packed() const { return method == kPackedMethod; }
 };

@@ -21,10 +21,11 @@ void read_block_size(ConfigReader& r, const Json& object, const std::string& pat
 // What another version of pack wrote means something else: nothing is guessed.
 void read_packed(ConfigReader& r, const Json& object, const std::string& path, QuantizationConfig& q) {
   const Json* version = object.find("version");
-  if (version == nullptr || !version->is_int()) return r.fail_type(path + ".version", version == nullptr ? Json() : *version, "the integer 1");
-  if (version->as_int() != 1) {
-    return r.fail(error(StatusCode::kUnsupported, "{}.version: {}, this program reads 1; pack the model again", path, version->as_int()));
+  if (version == nullptr || !version->is_int()) return r.fail_type(path + ".version", version == nullptr ? Json() : *version, "the integer 1 or 2");
+  if (version->as_int() != 1 && version->as_int() != kPackedVersion) {
+    return r.fail(error(StatusCode::kUnsupported, "{}.version: {}, this program reads 1 and {}; pack the model again", path, version->as_int(), kPackedVersion));
   }
+  q.wide_panels = version->as_int() >= 2;
   const Json* layout = object.find("layout");
   const std::string name = layout != nullptr && layout->is_string() ? layout->as_string() : "";
   if (name != "panel32" && name != "rows") {

@@ -128,5 +128,28 @@ TEST(Quantization, AnyDescriptionIsExactOrRefused) {
   EXPECT_GT(described, 1000);
 }
 
+// Version 1 held FP8 with wide blocks in rows, version 2 holds it in panels; folders of version 1 keep their meaning.
+TEST(PackedLayout, OfWideBlocksDependsOnTheVersion) {
+  const auto weight = [](DType dtype, int64_t rows, int64_t cols, BlockFormat f) {
+    Weight w(Tensor::matrix(nullptr, dtype, rows, cols));
+    w.format = f;
+    return w;
+  };
+  const BlockFormat wide{.scale_dtype = DType::kF32, .block_rows = 128, .block_cols = 128}, fine{.scale_dtype = DType::kF8E8M0, .block_rows = 1, .block_cols = 32};
+  QuantizationConfig c{.method = std::string(kPackedMethod), .panels = true};
+  const auto layout = [&](const Weight& w) { return packed_layout(c, {&w, 1}); };
+  EXPECT_EQ(layout(weight(DType::kF8E4M3, 576, 256, wide)), WeightLayout::kOutIn);
+  EXPECT_EQ(layout(weight(DType::kF8E4M3, 576, 256, fine)), WeightLayout::kPanel32);
+  c.wide_panels = true;
+  EXPECT_EQ(layout(weight(DType::kF8E4M3, 576, 256, wide)), WeightLayout::kPanel32);
+  EXPECT_EQ(layout(weight(DType::kF8E4M3, 576, 256, {.scale_dtype = DType::kF8E8M0, .block_rows = 32, .block_cols = 64})), WeightLayout::kPanel32);
+  EXPECT_EQ(layout(weight(DType::kF8E4M3, 570, 256, wide)), WeightLayout::kOutIn);
+  EXPECT_EQ(layout(weight(DType::kF8E4M3, 576, 256, {.scale_dtype = DType::kF32, .block_rows = 1, .block_cols = 128})), WeightLayout::kOutIn);
+  EXPECT_EQ(layout(weight(DType::kF8E4M3, 576, 256, {.scale_dtype = DType::kF32, .block_rows = 48, .block_cols = 128})), WeightLayout::kOutIn);
+  EXPECT_EQ(layout(weight(DType::kF8E5M2, 576, 256, wide)), WeightLayout::kOutIn);
+  c.panels = false;
+  EXPECT_EQ(layout(weight(DType::kF8E4M3, 576, 256, wide)), WeightLayout::kOutIn);
+}
+
 }  // namespace
 }  // namespace pointsman

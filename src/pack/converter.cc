@@ -36,19 +36,27 @@ bool add_squares(const float* v, int64_t n, double& sum) {
 
 }  // namespace
 
-// The numbers stay: they are looked at, all of them when they are plain, every 32nd row of codes.
+// The numbers stay, and all of them are looked at.
 Status Converter::inspect(const MatrixJob& job, const Weight& rows, int64_t first, QuantisationError& error) {
-  const int64_t step = is_plain(rows.dtype) ? 1 : kPanelRows;
   values_.resize(static_cast<size_t>(rows.cols));
-  for (int64_t r = 0; r < rows.rows; r += step) {
-    decode_rows(rows, r, 1, values_.data());
-    if (!add_squares(values_.data(), rows.cols, error.value_squares) && is_plain(rows.dtype)) {
-      for (int64_t c = 0; c < rows.cols; ++c) {
-        const float v = values_[static_cast<size_t>(c)];
-        if (!std::isfinite(v)) return not_finite(job.name, first + r, c, v);
-      }
+  for (int64_t r = 0; r < rows.rows; ++r) {
+    bool is_finite = true;
+    if (is_plain(rows.dtype)) {
+      decode_rows(rows, r, 1, values_.data());
+      is_finite = add_squares(values_.data(), rows.cols, error.value_squares);
+      error.count += static_cast<uint64_t>(rows.cols);
+    } else {
+      QuantisationError of_row;
+      add_value_squares(rows, r, of_row);
+      is_finite = std::isfinite(of_row.value_squares);
+      error.add(of_row);
     }
-    error.count += static_cast<uint64_t>(rows.cols);
+    if (is_finite) continue;
+    decode_rows(rows, r, 1, values_.data());
+    for (int64_t c = 0; c < rows.cols; ++c) {
+      const float v = values_[static_cast<size_t>(c)];
+      if (!std::isfinite(v)) return not_finite(job.name, first + r, c, v);
+    }
   }
   return ok_status();
 }
@@ -94,7 +102,8 @@ Status Converter::convert(const MatrixJob& job, Sink sink, Progress progress, Qu
   PM_RETURN_IF_ERROR(reader_.open(job.from, job.data, job.scales));
   scales_rows_.resize(job.code ? job.to_scale_bytes : 0);
   const bool to_panel = job.to.layout == WeightLayout::kPanel32;
-  scales_panels_.resize(to_panel ? job.to_scale_bytes : 0);
+  const bool scales_move = to_panel && job.to.format.block_rows == 1;
+  scales_panels_.resize(scales_move ? job.to_scale_bytes : 0);
   const bool turned = job.to.layout == WeightLayout::kInOut;
   const int64_t piece = turned ? job.from.rows : reader_.piece_rows();
   for (int64_t first = 0; first < job.from.rows; first += piece) {
@@ -115,7 +124,7 @@ Status Converter::convert(const MatrixJob& job, Sink sink, Progress progress, Qu
       std::byte* scales = nullptr;
       rows.first_row = 0;
       rows.grid_of_rows = 0;
-      if (rows.format) {
+      if (rows.format.block_rows == 1) {
         const int64_t at = first * rows.format.grid_cols(rows.cols) * dtype_bits(rows.format.scale_dtype) / 8;
         rows.scales = (job.code ? std::span<const std::byte>(scales_rows_) : reader_.scales()).data() + at;
         scales = scales_panels_.data() + at;
@@ -132,7 +141,7 @@ Status Converter::convert(const MatrixJob& job, Sink sink, Progress progress, Qu
     if (!progress(read_bytes)) return {StatusCode::kUnavailable, "interrupted"};
   }
   scales_out_ = {};
-  if (job.to_scale_bytes > 0) scales_out_ = to_panel ? std::span<const std::byte>(scales_panels_) : job.code ? std::span<const std::byte>(scales_rows_) : reader_.scales();
+  if (job.to_scale_bytes > 0) scales_out_ = scales_move ? std::span<const std::byte>(scales_panels_) : job.code ? std::span<const std::byte>(scales_rows_) : reader_.scales();
   if (!progress(job.scales.size_bytes)) return {StatusCode::kUnavailable, "interrupted"};
   return ok_status();
 }

@@ -26,8 +26,8 @@ class Converter {
 
   explicit Converter(const Checkpoint& source) : reader_(source) {}
 
-  // Gives all of the matrix to `sink`. kUnavailable when `progress` asked to stop. Of codes that are kept as they are, `error` samples the
-  // values and its count is that of the sample.
+  // Gives all of the matrix to `sink`. kUnavailable when `progress` asked to stop. Of numbers that are kept as they are, `error` has the values
+  // and no errors.
   Status convert(const MatrixJob& job, Sink sink, Progress progress, QuantisationError& error);
   // The scales of the matrix that was converted last; empty when it has none.
   std::span<const std::byte> scales() const { return scales_out_; }

@@ -46,8 +46,7 @@ Status MatrixReader::open(const Weight& w, const SourceRange& data, const Source
     grid_rows_.resize(bytes);
     transpose_elements(dtype_bits(w.format.scale_dtype) / 8, grid_stored_.data(), w.format.grid_cols(w.cols), w.format.grid_rows(w.rows), grid_rows_.data());
     w_.format.transposed = false;
-  } else if (w.layout == WeightLayout::kPanel32) {
-    PM_CHECK(w.format.block_rows == 1);  // packed_layout()
+  } else if (w.layout == WeightLayout::kPanel32 && w.format.block_rows == 1) {
     grid_rows_.resize(bytes);
   } else {
     std::swap(grid_rows_, grid_stored_);
@@ -79,7 +78,7 @@ Result<Weight> MatrixReader::read(int64_t first, int64_t count) {
     Weight panels = out;
     panels.layout = WeightLayout::kPanel32;
     std::byte* scales = nullptr;
-    if (w_.format) {
+    if (w_.format.block_rows == 1) {
       const int64_t at = first * w_.format.grid_cols(w_.cols) * dtype_bits(w_.format.scale_dtype) / 8;
       panels.scales = grid_stored_.data() + at;
       scales = grid_rows_.data() + at;

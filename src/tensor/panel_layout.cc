@@ -62,7 +62,7 @@ void turn(const Weight& w, void* data, void* scales) {
   if (!w.format) return;
   const int64_t scale_bytes = dtype_bits(w.format.scale_dtype) / 8;
   if (w.format.block_rows != 1) {
-    std::memcpy(scales, w.scales, static_cast<size_t>(grid_bytes(w.format, w.rows, w.cols)));
+    if (scales != nullptr) std::memcpy(scales, w.scales, static_cast<size_t>(grid_bytes(w.format, w.rows, w.cols)));
     return;
   }
   const int64_t blocks = w.cols / w.format.block_cols;

@@ -39,6 +39,7 @@ inline int64_t panel_index(DType dtype, int64_t cols, int64_t row, int64_t col) 
 }
 
 // `from` [rows, cols] in rows (contiguous, whole) rearranged into `data` and, with scales, `scales`; both of the same size as the source's.
+// A grid that stays as it is may be left alone: `scales` null. Then `from` may be some rows of a larger matrix.
 // Nothing may overlap. REQUIRES: kOutIn and can_be_panels(from).
 void to_panels(const Weight& from, void* data, void* scales);
 // The inverse. REQUIRES: kPanel32.

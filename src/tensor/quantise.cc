@@ -5,6 +5,7 @@
 #include "tensor/quantise.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/check.h"
@@ -164,6 +165,28 @@ void decode_codes(DType dtype, const uint8_t* row, int64_t cols, float* out) {
   }
 }
 
+// Of every byte of codes: the square of its element, or of F4 of the sum of both.
+using SquareTable = std::array<float, 256>;
+SquareTable make_squares(DType dtype) {
+  SquareTable t{};
+  for (int i = 0; i < 256; ++i) {
+    const auto b = static_cast<uint8_t>(i);
+    const auto square = [](float v) { return v * v; };
+    switch (dtype) {
+      case DType::kF4: t[b] = square(e2m1_to_float(b & 15)) + square(e2m1_to_float(b >> 4)); break;
+      case DType::kI8: t[b] = square(static_cast<float>(static_cast<int8_t>(b))); break;
+      case DType::kF8E5M2: t[b] = square(e5m2_to_float(b)); break;
+      default: t[b] = square(e4m3_to_float(b)); break;
+    }
+  }
+  return t;
+}
+const SquareTable& squares_of(DType dtype) {
+  static const SquareTable f4 = make_squares(DType::kF4), i8 = make_squares(DType::kI8), e5m2 = make_squares(DType::kF8E5M2),
+                           e4m3 = make_squares(DType::kF8E4M3);
+  return dtype == DType::kF4 ? f4 : dtype == DType::kI8 ? i8 : dtype == DType::kF8E5M2 ? e5m2 : e4m3;
+}
+
 }  // namespace
 
 std::string_view block_code_name(BlockCode code) { return code == BlockCode::kInt8 ? "int8" : code == BlockCode::kMxfp8 ? "mxfp8" : "mxfp4"; }
@@ -217,6 +240,31 @@ int64_t quantise_row(BlockCode code, ScaleRule rule, const float* values, int64_
   }
   error.count += static_cast<uint64_t>(n);
   return -1;
+}
+
+void add_value_squares(const Weight& w, int64_t row, QuantisationError& error) {
+  PM_CHECK(is_coded(w.dtype) && w.layout == WeightLayout::kOutIn && w.format);
+  const SquareTable& squares = squares_of(w.dtype);
+  const int64_t bits = dtype_bits(w.dtype);
+  const auto* codes = static_cast<const uint8_t*>(w.data) + row * w.row_stride * bits / 8;
+  for (int64_t c = 0; c < w.cols; c += w.format.block_cols) {
+    const int64_t end = std::min<int64_t>(w.cols, c + w.format.block_cols);
+    double in_block = 0;
+    // Few enough at once for fp32 sums, four apart so that they do not wait for one another.
+    for (int64_t at = c * bits / 8; at < end * bits / 8;) {
+      const int64_t n = std::min<int64_t>(256, end * bits / 8 - at), whole = n / 4 * 4;
+      float sums[4] = {};
+      for (int64_t i = 0; i < whole; i += 4) {
+        for (int64_t j = 0; j < 4; ++j) sums[j] += squares[codes[at + i + j]];
+      }
+      for (int64_t i = whole; i < n; ++i) sums[0] += squares[codes[at + i]];
+      in_block += double{sums[0]} + double{sums[1]} + double{sums[2]} + double{sums[3]};
+      at += n;
+    }
+    const double scale = scale_to_float(w.scales, w.format.scale_dtype, scale_index(w, row, c));
+    error.value_squares += in_block * scale * scale;
+  }
+  error.count += static_cast<uint64_t>(w.cols);
 }
 
 void decode_rows(const Weight& w, int64_t first, int64_t count, float* out) {

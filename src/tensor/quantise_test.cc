@@ -128,5 +128,51 @@ TEST(Quantise, DecodeRowsIsWeightValue) {
   }
 }
 
+// Looked up or decoded: one sum. A NaN among the codes shows.
+TEST(Quantise, SquaresOfCodesAreThoseOfTheValues) {
+  constexpr int64_t kRows = 70, kCols = 608;
+  std::vector<uint8_t> bytes(kRows * kCols), scales(4 * kRows * kCols);
+  for (const DType dtype : {DType::kI8, DType::kF8E4M3, DType::kF8E5M2, DType::kF4}) {
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2 ? (i * 37 + i / 251) & 0xbb : i * 37 + i / 251);
+    for (const BlockFormat& f : {BlockFormat{.scale_dtype = DType::kF8E8M0, .block_rows = 1, .block_cols = 32},
+                                 BlockFormat{.scale_dtype = DType::kF32, .block_rows = 128, .block_cols = 128},
+                                 BlockFormat{.scale_dtype = DType::kBF16, .block_rows = 1, .block_cols = 608}}) {
+      for (int64_t i = 0; i < grid_bytes(f, kRows, kCols) * 8 / dtype_bits(f.scale_dtype); ++i) {
+        const float scale = std::ldexp(1.0f + static_cast<float>(i % 7) / 8, static_cast<int>(i % 11) - 5);
+        const bf16 half = to_bf16(scale);
+        if (f.scale_dtype == DType::kF8E8M0) scales[static_cast<size_t>(i)] = static_cast<uint8_t>(120 + i % 11);
+        if (f.scale_dtype == DType::kF32) std::memcpy(&scales[static_cast<size_t>(4 * i)], &scale, 4);
+        if (f.scale_dtype == DType::kBF16) std::memcpy(&scales[static_cast<size_t>(2 * i)], &half, 2);
+      }
+      Weight w(Tensor::matrix(bytes.data(), dtype, kRows, kCols));
+      w.format = f;
+      w.scales = scales.data();
+      for (const int64_t row : {int64_t{0}, int64_t{33}, kRows - 1}) {
+        double expected = 0;
+        for (int64_t c = 0; c < kCols; ++c) expected += double{weight_value(w, row, c)} * double{weight_value(w, row, c)};
+        QuantisationError found;
+        add_value_squares(w, row, found);
+        EXPECT_NEAR(found.value_squares, expected, 1e-5 * expected) << dtype_name(dtype) << " " << f.block_cols << " " << row;
+        EXPECT_EQ(found.count, static_cast<uint64_t>(kCols));
+      }
+    }
+  }
+  bytes[5 * kCols + 607] = 0x7f;
+  Weight w(Tensor::matrix(bytes.data(), DType::kF8E4M3, kRows, kCols));
+  std::fill(scales.begin(), scales.end(), uint8_t{127});
+  w.format = {.scale_dtype = DType::kF8E8M0, .block_rows = 1, .block_cols = 32};
+  w.scales = scales.data();
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] &= 0xbf;
+  bytes[5 * kCols + 607] = 0x7f;
+  QuantisationError clean, broken, scale;
+  add_value_squares(w, 4, clean);
+  add_value_squares(w, 5, broken);
+  EXPECT_TRUE(std::isfinite(clean.value_squares));
+  EXPECT_FALSE(std::isfinite(broken.value_squares));
+  scales[4 * 19 + 3] = 255;
+  add_value_squares(w, 4, scale);
+  EXPECT_FALSE(std::isfinite(scale.value_squares));
+}
+
 }  // namespace
 }  // namespace pointsman

@@ -80,7 +80,7 @@ TEST_P(PackedGolden, KeptNumbersMatchTransformers) {
 }
 INSTANTIATE_TEST_SUITE_P(Families, PackedGolden,
                          ::testing::Values("qwen3_moe_base", "qwen3_moe_bf16", "qwen3_moe_fused", "qwen3_moe_odd", "gpt_oss_base", "gpt_oss_bf16",
-                                           "gpt_oss_mxfp4", "gpt_oss_mxfp4_odd", "deepseek_v3_bf16", "deepseek_v3_fp8", "deepseek_v3_odd", "mixtral_base",
+                                           "gpt_oss_mxfp4", "gpt_oss_mxfp4_odd", "deepseek_v3_bf16", "deepseek_v3_fp8", "deepseek_v3_fp8_panels", "deepseek_v3_odd", "mixtral_base",
                                            "mixtral_v5fused", "deepseek_v4_fp4", "deepseek_v4_bf16", "glm4_moe_base", "qwen2_moe_base", "llama_base"),
                          [](const auto& info) { return info.param; });
 
