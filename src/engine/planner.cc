@@ -157,9 +157,13 @@ Result<MemoryPlan> make_plan(const PlanRequest& r) {
 
   // The placement map, in the order of the data flow.
   std::map<std::string, size_t> by_name;
+  const bool head_on_demand = std::any_of(r.binding.dense.begin(), r.binding.dense.end(), [&](const DenseBinding& b) { return b.on_demand && r.binding.is_head(b); });
   for (const DenseBinding& b : r.binding.dense) {
-    const auto [it, fresh] = by_name.try_emplace(b.unit, plan.units.size());
-    if (fresh) plan.units.push_back({.name = b.unit, .placement = b.on_demand ? Placement::kOnDemand : Placement::kPinned, .count = 0});
+    // The codes of a head may stay on disk, its scales do not.
+    const bool is_apart = head_on_demand && b.coded != nullptr && b.coded == &r.binding.weights->lm_head;
+    const std::string unit = is_apart ? b.unit + " scales" : b.unit;
+    const auto [it, fresh] = by_name.try_emplace(unit, plan.units.size());
+    if (fresh) plan.units.push_back({.name = unit, .placement = b.on_demand ? Placement::kOnDemand : Placement::kPinned, .count = 0});
     plan.units[it->second].bytes += b.device_bytes;
     plan.units[it->second].count += 1;
   }

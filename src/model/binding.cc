@@ -200,25 +200,30 @@ Binder::Stored Binder::use_fused(const std::string& name, int64_t num_experts, i
   return {.weight = weight, .scales = scales, .code = DType::kF8E4M3, .format = d->format};
 }
 
-void Binder::bind_matrix(const std::string& name, int64_t rows, int64_t cols, Weight& out, const std::string& unit, bool in_rows) {
+void Binder::bind_matrix(const std::string& name, int64_t rows, int64_t cols, Weight& out, const std::string& unit, Panels panels) {
   const Stored stored = use_weight(name, rows, cols);
   if (stored.weight == nullptr) return;
   out = Tensor::matrix(nullptr, stored.code, rows, cols);
   out.format = stored.format;
-  if (!in_rows) out.layout = packed_layout(config_.quantization, {&out, 1});
-  binding_.dense.push_back({.entry = stored.weight, .matrix = &out, .weight = in_rows ? nullptr : &out, .unit = unit,
-                            .device_bytes = stored.weight->size_bytes});
+  DenseBinding b{.entry = stored.weight, .matrix = &out, .weight = panels == Panels::kNone ? nullptr : &out, .plain_in_rows = panels == Panels::kCoded,
+                 .unit = unit, .device_bytes = stored.weight->size_bytes};
+  if (b.weight != nullptr) out.layout = b.layout_in(config_.quantization, out);
+  binding_.dense.push_back(std::move(b));
   if (stored.scales == nullptr) return;
   binding_.dense.push_back(
       {.entry = stored.scales, .scales = &out.scales, .coded = &out, .unit = unit, .device_bytes = stored.scales->size_bytes});
 }
 
 void Binder::matrix(const std::string& name, int64_t rows, int64_t cols, Weight& out, const std::string& unit) {
-  bind_matrix(name, rows, cols, out, unit, false);
+  bind_matrix(name, rows, cols, out, unit, Panels::kAny);
 }
 
 void Binder::matrix_in_rows(const std::string& name, int64_t rows, int64_t cols, Weight& out, const std::string& unit) {
-  bind_matrix(name, rows, cols, out, unit, true);
+  bind_matrix(name, rows, cols, out, unit, Panels::kNone);
+}
+
+void Binder::head(const std::string& name, int64_t rows, int64_t cols, Weight& out, const std::string& unit) {
+  bind_matrix(name, rows, cols, out, unit, Panels::kCoded);
 }
 
 void Binder::vector(const std::string& name, int64_t n, const float*& out, const std::string& unit) {

@@ -30,10 +30,16 @@ struct DenseBinding {
   const void** scales = nullptr;     // the grid of a coded matrix, as stored
   const Weight* coded = nullptr;     // with `scales`: whose they are
   const Weight* weight = nullptr;    // with `matrix`: the same one, when kernels take it in any format; else it stays plain rows
+  bool plain_in_rows = false;        // of such a one: it lies in panels only when it is coded (the head)
   std::string unit;                  // placement unit: "embed_tokens", "layers.3.attention", ...
   uint64_t device_bytes = 0;         // what it takes in the weight buffer (vectors are widened to fp32)
   bool must_be_finite = false;       // load refuses NaN and infinity
   bool on_demand = false;            // stays on disk, takes nothing there (engine/placement.h decides)
+
+  // How a packed folder holds this matrix when its dtype and format are those of `stored`. REQUIRES: weight.
+  WeightLayout layout_in(const QuantizationConfig& config, const Weight& stored) const {
+    return plain_in_rows && is_plain(stored.dtype) ? WeightLayout::kOutIn : packed_layout(config, {&stored, 1});
+  }
 };
 
 struct Binding {
@@ -61,6 +67,8 @@ class Binder {
   void matrix(const std::string& name, int64_t rows, int64_t cols, Weight& out, const std::string& unit);
   // For matrices whose rows are used one by one or in other groups than panels: a packed folder holds them in rows, and as they were.
   void matrix_in_rows(const std::string& name, int64_t rows, int64_t cols, Weight& out, const std::string& unit);
+  // The matrix that gives logits, in the same formats: in rows and met by fp32 inputs unless a packed folder holds it coded.
+  void head(const std::string& name, int64_t rows, int64_t cols, Weight& out, const std::string& unit);
   // A vector of n elements, held in fp32.
   void vector(const std::string& name, int64_t n, const float*& out, const std::string& unit);
   // A vector that decides, like a router's selection bias: load refuses one that is not finite, since NaN would choose silently.
@@ -104,7 +112,8 @@ class Binder {
   void set_part(ExpertInfo& info, ExpertPart part, const Stored& stored, uint64_t index, uint64_t count, int64_t rows, int64_t cols,
                 WeightLayout layout = WeightLayout::kOutIn);
   void finish_expert(ExpertInfo& info, std::string_view name);
-  void bind_matrix(const std::string& name, int64_t rows, int64_t cols, Weight& out, const std::string& unit, bool in_rows);
+  enum class Panels { kAny, kCoded, kNone };  // what may lie in them
+  void bind_matrix(const std::string& name, int64_t rows, int64_t cols, Weight& out, const std::string& unit, Panels panels);
 
   const TensorEntry* use(const std::string& name);
   const TensorEntry* use_shaped(const std::string& name, std::initializer_list<int64_t> shape);

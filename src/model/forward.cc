@@ -85,6 +85,7 @@ Scratch Scratch::carve(Arena& a, const ModelConfig& c, Numerics n, const PassSha
     // Rows of another multiple are in no panels.
     s.x_i8 = ops::quantised_matrix(nullptr, chunk, (widest + ops::kQuantBlock - 1) / ops::kQuantBlock * ops::kQuantBlock);
     s.x_i8.data = a.take_array<uint8_t>(s.x_i8.size_bytes());
+    s.last_x_bf16 = a.take_matrix(DType::kBF16, shape.sequences, c.hidden_size);
   }
   if (n == Numerics::kVendor) {
     const LatentAttentionConfig& l = c.latent;
@@ -204,22 +205,36 @@ Status ForwardPass::final_norm(int64_t row, int64_t n, int64_t to) {
   PM_RETURN_IF_ERROR(ops::rms_norm(parts_.ops, {.x = s.h.slice_rows(row, n),
                                                 .weight = parts_.weights.final_norm,
                                                 .eps = static_cast<float>(parts_.config.rms_norm_eps),
-                                                .out_f32 = s.last_x.slice_rows(to, n)}));
+                                                .out_f32 = s.last_x.slice_rows(to, n),
+                                                .out_bf16 = s.last_x_bf16 ? s.last_x_bf16.slice_rows(to, n) : Tensor{}}));
   return round_bf16(s.last_x.slice_rows(to, n));
 }
 
 Status ForwardPass::head_logits(int64_t n) {
   const Scratch& s = parts_.scratch;
   Stream& stream = *parts_.ops.stream;
-  const Tensor x = s.last_x.slice_rows(0, n), logits = s.logits.slice_rows(0, n);
+  const Weight& head = parts_.weights.lm_head;
+  const Tensor logits = s.logits.slice_rows(0, n);
+  Tensor x = s.last_x.slice_rows(0, n);
+  // In rows it meets fp32, in panels what its format asks for.
+  if (use_i8(head)) {
+    PM_ASSIGN_OR_RETURN(x, quantised(x));
+  } else if (head.layout == WeightLayout::kPanel32 && use_bf16(head)) {
+    x = s.last_x_bf16.slice_rows(0, n);
+  }
   if (parts_.weights.head_on_demand == nullptr) {
-    PM_RETURN_IF_ERROR(ops::matmul(parts_.ops, {.x = x, .w = parts_.weights.lm_head, .y = logits}));
+    PM_RETURN_IF_ERROR(ops::matmul(parts_.ops, {.x = x, .w = head, .y = logits}));
   } else {
     // A logit is one dot product whatever rows share the call, so windows leave no trace.
-    PM_RETURN_IF_ERROR(parts_.weights.head_on_demand->for_each_window(stream, [&](int64_t first_row, const Tensor& w) {
+    PM_RETURN_IF_ERROR(parts_.weights.head_on_demand->for_each_window(stream, [&](int64_t first_row, const Tensor& rows) {
+      Weight w = head;
+      w.data = rows.data;
+      w.rows = rows.rows;
+      w.first_row = first_row;
+      w.grid_of_rows = head.rows;
       Tensor y = logits;
       y.data = y.row<float>(0) + first_row;
-      y.cols = w.rows;
+      y.cols = rows.rows;
       return ops::matmul(parts_.ops, {.x = x, .w = w, .y = y});
     }));
   }

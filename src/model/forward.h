@@ -67,6 +67,7 @@ struct Scratch {
   int32_t* shared_ids = nullptr;
   float* shared_weights = nullptr;
   Tensor last_x;                 // [sequences, hidden] final norm of the last row of each
+  Tensor last_x_bf16;            // the same in BF16 where a head in panels may read it, else empty
   Tensor logits;                 // [sequences, vocab]
   Tensor x_i8;                   // [chunk, widest input of a packed weight] quantised rows; of packed models in bf16 mode only
   Tensor x_codes;                // [chunk, widest input of a coded weight] vendor numerics only: an input as its codes mean

@@ -32,12 +32,12 @@ int64_t ceil_div(int64_t a, int64_t b) {
 
 }  // namespace
 
-StreamedMatrix::Layout StreamedMatrix::layout_of(const TensorEntry& entry, bool whole) {
+StreamedMatrix::Layout StreamedMatrix::layout_of(const TensorEntry& entry, bool whole, int64_t rows_together) {
   const int64_t rows = entry.shape[0];
   Layout l;
   l.row_bytes = entry.size_bytes / static_cast<uint64_t>(rows);
   const uint64_t share = entry.size_bytes / kSmallestShare;
-  l.rows_per_block = std::max<int64_t>(1, static_cast<int64_t>(std::min(kStreamBlockBytes, share) / l.row_bytes));
+  l.rows_per_block = std::max<int64_t>(1, static_cast<int64_t>(std::min(kStreamBlockBytes, share) / l.row_bytes) / rows_together) * rows_together;
   l.num_blocks = ceil_div(rows, l.rows_per_block);
   const uint64_t block_bytes = static_cast<uint64_t>(l.rows_per_block) * l.row_bytes;
   l.blocks_per_window = std::max<int64_t>(1, static_cast<int64_t>(std::min(kStreamWindowBytes, share) / block_bytes));
@@ -51,8 +51,8 @@ uint64_t StreamedMatrix::table_bytes(const Layout& l) {
   return kObjectBytes + align_up(static_cast<uint64_t>(l.num_blocks) * sizeof(Xxh3Digest), kPageBytes);
 }
 
-StreamedMatrix::Cost StreamedMatrix::cost(const TensorEntry& entry, bool whole, bool host_visible) {
-  const Layout l = layout_of(entry, whole);
+StreamedMatrix::Cost StreamedMatrix::cost(const TensorEntry& entry, bool whole, bool host_visible, int64_t rows_together) {
+  const Layout l = layout_of(entry, whole, rows_together);
   const uint64_t buffers = align_up(l.buffer_bytes * static_cast<uint64_t>(l.num_buffers), kPageBytes);
   return {.read_buffer_bytes = whole && !host_visible ? 2 * buffers : buffers,
           .table_bytes = table_bytes(l),
@@ -60,23 +60,24 @@ StreamedMatrix::Cost StreamedMatrix::cost(const TensorEntry& entry, bool whole, 
 }
 
 uint64_t StreamedMatrix::block_bytes(const TensorEntry& entry) {
-  return layout_of(entry, false).buffer_bytes;
+  return layout_of(entry, false, 1).buffer_bytes;
 }
 
-StreamedMatrix::StreamedMatrix(const Checkpoint& checkpoint, const TensorEntry& entry, bool whole)
+StreamedMatrix::StreamedMatrix(const Checkpoint& checkpoint, const TensorEntry& entry, bool whole, int64_t rows_together)
     : checkpoint_(checkpoint),
       entry_(entry),
-      layout_(layout_of(entry, whole)),
+      layout_(layout_of(entry, whole, rows_together)),
       digests_(static_cast<size_t>(layout_.num_blocks)) {}
 
 Result<std::unique_ptr<StreamedMatrix>> StreamedMatrix::open(Device& device, MemoryBudget& budget, const Checkpoint& checkpoint,
                                                              const TensorEntry& entry, const LockFile* lock, bool whole,
-                                                             FunctionRef<void(uint64_t)> progress) {
-  const Cost cost = StreamedMatrix::cost(entry, whole, device.host_visible());
+                                                             FunctionRef<void(uint64_t)> progress, int64_t rows_together) {
+  PM_CHECK(rows_together >= 1 && entry.shape[0] % rows_together == 0);
+  const Cost cost = StreamedMatrix::cost(entry, whole, device.host_visible(), rows_together);
   // Charged before anything is allocated.
   PM_ASSIGN_OR_RETURN(Charge tables, Charge::make(budget, MemoryClass::kCatalogue, cost.table_bytes));
   PM_ASSIGN_OR_RETURN(Charge stacks, Charge::make(budget, MemoryClass::kThreadStacks, cost.stack_bytes));
-  auto m = std::unique_ptr<StreamedMatrix>(new StreamedMatrix(checkpoint, entry, whole));
+  auto m = std::unique_ptr<StreamedMatrix>(new StreamedMatrix(checkpoint, entry, whole, rows_together));
   m->table_charge_ = std::move(tables);
   m->stack_charge_ = std::move(stacks);
   const uint64_t bytes = m->layout_.buffer_bytes * static_cast<uint64_t>(m->layout_.num_buffers);

@@ -4,7 +4,8 @@
 // the blocks that hold them. The LM head is needed whole: for_each_window() brings it window by window through two buffers, one
 // being read and checked by a thread of its own while the other is used.
 //
-// A block is a whole number of rows, at most kStreamBlockBytes or one row; a window is a whole number of blocks. In a small
+// A block is a whole number of rows, at most kStreamBlockBytes or one row (or 32, a panel of a packed head, which go together); a
+// window is a whole number of blocks. In a small
 // matrix both are a sixteenth of it, so that buffers stay small against what they save. open() reads the matrix once from end
 // to end, checks it against the lock file's SHA-256 and remembers an XXH3-128 of every block of the very same bytes; each later
 // read of a block is checked against that before anybody sees it. What is remembered costs 16 bytes per block, 0.02 % of a
@@ -55,22 +56,23 @@ class StreamedMatrix {
     uint64_t read_buffer_bytes = 0, table_bytes = 0, stack_bytes = 0;
   };
   // What open() will charge in all, by class (kReadBuffers, kCatalogue, kThreadStacks): the plan's numbers.
-  static Cost cost(const TensorEntry& entry, bool whole, bool host_visible);
+  static Cost cost(const TensorEntry& entry, bool whole, bool host_visible, int64_t rows_together = 1);
   static uint64_t block_bytes(const TensorEntry& entry);
 
-  // Reads and checks all of `entry`, a matrix [rows, cols]; without `lock` the bytes are trusted and remembered. All arguments
+  // Reads and checks all of `entry`, a matrix [rows, cols]; without `lock` the bytes are trusted and remembered. Windows begin and end
+  // at multiples of `rows_together`, which divides the rows. All arguments
   // outlive the object. kCorrupt names tensor, file, offset and both digests. `progress(bytes)`: bytes newly read.
   static Result<std::unique_ptr<StreamedMatrix>> open(Device& device, MemoryBudget& budget, const Checkpoint& checkpoint,
                                                       const TensorEntry& entry, const LockFile* lock, bool whole,
-                                                      FunctionRef<void(uint64_t)> progress);
+                                                      FunctionRef<void(uint64_t)> progress, int64_t rows_together = 1);
   ~StreamedMatrix();
 
   // out[i] = row `rows[i]`, in the matrix's dtype; every block is read once however many of its rows are asked for.
   // `order` is host scratch of rows.size() elements. `out` [rows.size(), cols] is a device address.
-  // REQUIRES: each row in range. kCorrupt, kIo: rows, file and offset are named, nothing of `out` may be used.
+  // REQUIRES: each row in range; the matrix lies in rows. kCorrupt, kIo: rows, file and offset are named, nothing of `out` may be used.
   Status gather(Stream& stream, std::span<const int32_t> rows, std::span<int32_t> order, const Tensor& out);
 
-  // Calls use(first_row, rows [n, cols] at a device address) for all rows in order. What `use` submits to `stream` may read the
+  // Calls use(first_row, rows [n, cols] at a device address, as they lie in the file) for all rows in order. What `use` submits to `stream` may read the
   // window later. Stops at the first failure. No work of the stream reads a window after return.
   Status for_each_window(Stream& stream, FunctionRef<Status(int64_t first_row, const Tensor& rows)> use);
 
@@ -85,8 +87,8 @@ class StreamedMatrix {
     uint64_t buffer_bytes = 0;  // one window, or one block where only gather() is used
     int num_buffers = 1;
   };
-  StreamedMatrix(const Checkpoint& checkpoint, const TensorEntry& entry, bool whole);
-  static Layout layout_of(const TensorEntry& entry, bool whole);
+  StreamedMatrix(const Checkpoint& checkpoint, const TensorEntry& entry, bool whole, int64_t rows_together);
+  static Layout layout_of(const TensorEntry& entry, bool whole, int64_t rows_together);
   static uint64_t table_bytes(const Layout& layout);
 
   std::string describe(int64_t first_block, int64_t num_blocks) const;

@@ -54,8 +54,8 @@ struct Fixture {
     if (is_fake) device = make_fake_device({.max_delay_us = 30});
     stream = device->make_stream().value();
   }
-  std::unique_ptr<StreamedMatrix> open(bool whole, const LockFile* lock = nullptr) {
-    auto m = StreamedMatrix::open(*device, budget, *checkpoint, *entry, lock, whole, [this](uint64_t n) { progress += n; });
+  std::unique_ptr<StreamedMatrix> open(bool whole, const LockFile* lock = nullptr, int64_t rows_together = 1) {
+    auto m = StreamedMatrix::open(*device, budget, *checkpoint, *entry, lock, whole, [this](uint64_t n) { progress += n; }, rows_together);
     EXPECT_TRUE(m.ok()) << m.status().to_string();
     return m.ok() ? std::move(*m) : nullptr;
   }
@@ -80,11 +80,12 @@ struct Fixture {
     return ok_status();
   }
   // for_each_window() into one matrix, compared with the disk.
-  Status stream_all(StreamedMatrix& m, int64_t* num_windows = nullptr) {
+  Status stream_all(StreamedMatrix& m, int64_t* num_windows = nullptr, int64_t rows_together = 1) {
     std::vector<std::byte> found(static_cast<size_t>(shape.rows) * row_bytes());
     int64_t next = 0, windows = 0;
     PM_RETURN_IF_ERROR(m.for_each_window(*stream, [&](int64_t first_row, const Tensor& w) {
       EXPECT_EQ(first_row, next);
+      EXPECT_EQ(w.rows % rows_together, 0);
       EXPECT_EQ(w.cols, shape.cols);
       next += w.rows;
       ++windows;
@@ -144,6 +145,24 @@ TEST_P(Streamed, GivesEveryRowInAnyOrderAndNumber) {
       }
     }
     EXPECT_EQ(f.budget.used_bytes(), 0u);
+  }
+}
+
+// Panels of a packed head are not cut, also where a block of fewer rows would be small enough.
+TEST_P(Streamed, RowsThatGoTogetherStayTogether) {
+  for (const Shape shape : {Shape{32, 3}, {320, 33}, {4096, 40}, {33024, 65}, {128, 4096}}) {
+    SCOPED_TRACE(format("{} x {}", shape.rows, shape.cols));
+    Fixture f(shape, GetParam());
+    const auto m = f.open(true, nullptr, 32);
+    ASSERT_NE(m, nullptr);
+    const StreamedMatrix::Cost cost = StreamedMatrix::cost(*f.entry, true, f.device->host_visible(), 32);
+    EXPECT_EQ(f.budget.used_bytes(), cost.read_buffer_bytes + cost.table_bytes + cost.stack_bytes);
+    int64_t windows = 0;
+    for (int i = 0; i < 2; ++i) {
+      const Status s = f.stream_all(*m, &windows, 32);
+      ASSERT_TRUE(s.ok()) << s.to_string();
+    }
+    EXPECT_GE(windows, std::min<int64_t>(16, shape.rows / 32));
   }
 }
 

@@ -133,11 +133,18 @@ Status check_tensor_digest(const Checkpoint& checkpoint, const TensorEntry& entr
   return ok_status();
 }
 
+namespace {
+
+// Panels are read whole.
+int64_t rows_together(const DenseBinding& b) { return b.weight != nullptr && b.weight->layout == WeightLayout::kPanel32 ? kPanelRows : 1; }
+
+}  // namespace
+
 StreamedMatrix::Cost on_demand_cost(const Binding& binding, bool host_visible) {
   StreamedMatrix::Cost total;
   for (const DenseBinding& b : binding.dense) {
     if (!b.on_demand) continue;
-    const StreamedMatrix::Cost one = StreamedMatrix::cost(*b.entry, binding.is_head(b), host_visible);
+    const StreamedMatrix::Cost one = StreamedMatrix::cost(*b.entry, binding.is_head(b), host_visible, rows_together(b));
     total.read_buffer_bytes += one.read_buffer_bytes;
     total.table_bytes += one.table_bytes;
     total.stack_bytes += one.stack_bytes;
@@ -153,7 +160,7 @@ Result<std::vector<std::unique_ptr<StreamedMatrix>>> open_on_demand(const Checkp
   for (const DenseBinding& b : binding.dense) {
     if (!b.on_demand) continue;
     PM_ASSIGN_OR_RETURN(std::unique_ptr<StreamedMatrix> matrix, StreamedMatrix::open(device, budget, checkpoint, *b.entry, lock,
-                                                                                     binding.is_head(b), progress));
+                                                                                     binding.is_head(b), progress, rows_together(b)));
     if (binding.is_embedding(b)) w.embed_on_demand = matrix.get();
     if (binding.is_head(b)) w.head_on_demand = matrix.get();
     all.push_back(std::move(matrix));
@@ -211,7 +218,7 @@ Status load_dense(const Checkpoint& checkpoint, Binding& binding, const LockFile
   });
   if (first.ok()) {
     for (const DenseBinding& b : binding.dense) {
-      if (b.coded == nullptr) continue;
+      if (b.coded == nullptr || b.coded->data == nullptr) continue;  // the codes of a head may be on disk
       if (const std::string odd = magnitude_problem(*b.coded); !odd.empty()) log_warning("{}: {}", b.entry->name, odd);
     }
   }

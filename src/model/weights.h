@@ -97,12 +97,12 @@ struct LayerWeights {
 
 struct ModelWeights {
   Tensor embed_tokens;                 // [vocab, hidden]
-  Tensor lm_head;                      // [vocab, hidden]; the same view as embed_tokens when tied
+  Weight lm_head;                      // [vocab, hidden]; the same view as embed_tokens when tied
   const float* final_norm = nullptr;   // [hidden]
   HyperConnection hyper_head;
   std::vector<LayerWeights> layers;
 
-  // Not null: the matrix stays on disk, and the view above has its shape but no data.
+  // Not null: the matrix stays on disk, and the view above has its shape but no data. Scales of a coded head are in memory.
   StreamedMatrix* embed_on_demand = nullptr;
   StreamedMatrix* head_on_demand = nullptr;
 };

@@ -58,6 +58,10 @@ Result<PackedFormats> parse_packed_formats(const Json& config) {
     if (!source->is_null() && !source->is_object()) return bad("source", *source, "an object or null");
     out.source = *source;
   }
+  if (const Json* tied = q->find("tied_head"); tied != nullptr) {
+    if (!tied->is_bool()) return bad("tied_head", *tied, "true or false");
+    out.tied_head = tied->as_bool();
+  }
   if (const Json* formats = q->find("formats"); formats != nullptr) {
     if (!formats->is_object() || formats->as_object().size() > kMaxFormats) return bad("formats", *formats, "an object");
     for (const auto& [unit, value] : formats->as_object()) {
@@ -74,7 +78,7 @@ Result<PackedFormats> read_packed_formats(FileSystem& fs, const std::string& mod
 }
 
 Result<std::string> make_packed_config(FileSystem& fs, const std::string& model, const PackOptions& options,
-                                       const std::vector<std::pair<std::string, std::string>>& formats) {
+                                       const std::vector<std::pair<std::string, std::string>>& formats, bool tied_head) {
   PM_ASSIGN_OR_RETURN(Json config, read_config(fs, model));
   PM_ASSIGN_OR_RETURN(const PackedFormats before, parse_packed_formats(config));
   const Json* old = find_section(config);
@@ -91,13 +95,14 @@ Result<std::string> make_packed_config(FileSystem& fs, const std::string& model,
   }
   Json q = Json::object();
   q.set("quant_method", kPackedMethod);
-  q.set("version", 1);
+  q.set("version", kPackedVersion);
   q.set("layout", options.panels ? "panel32" : "rows");
   q.set("scale_rule", options.scale_rule == ScaleRule::kUp ? "up" : "down");
   q.set("format", pack_format_name(options.format));
   Json by_unit = Json::object();
   for (const auto& [unit, format] : formats) by_unit.set(unit, format);
   q.set("formats", std::move(by_unit));
+  if (tied_head) q.set("tied_head", true);
   if (const Json* block = source.find("weight_block_size"); block != nullptr && !block->is_null()) q.set("weight_block_size", *block);
   if (!source.is_null()) q.set("source", source);
   config.set("quantization_config", std::move(q));

@@ -19,6 +19,7 @@ namespace pointsman {
 struct PackedFormats {
   std::map<std::string, std::string, std::less<>> formats;  // by unit, or kind of unit
   Json source;                                              // quantization_config of what was packed; null: it had none
+  bool tied_head = false;                                   // lm_head.weight was made from the embedding
   // "int8", ...; "keep" where nothing is said.
   std::string of(std::string_view unit) const;
 };
@@ -26,8 +27,8 @@ struct PackedFormats {
 Result<PackedFormats> read_packed_formats(FileSystem& fs, const std::string& model);
 Result<PackedFormats> parse_packed_formats(const Json& config);
 
-// config.json of the packed folder: everything of `model`'s, in its order, and the section. `formats` as in PackPlan.
+// config.json of the packed folder: everything of `model`'s, in its order, and the section. `formats` and `tied_head` as in PackPlan.
 Result<std::string> make_packed_config(FileSystem& fs, const std::string& model, const PackOptions& options,
-                                       const std::vector<std::pair<std::string, std::string>>& formats);
+                                       const std::vector<std::pair<std::string, std::string>>& formats, bool tied_head);
 
 }  // namespace pointsman

@@ -56,10 +56,10 @@ PackFormat format_of_unit(const PackOptions& options, std::string_view unit) {
   }
   const std::string_view last = last_component(unit);
   if (last == "experts") return options.format;
-  if (last == "attention" || last == "mlp" || last == "shared_expert") {
+  if (last == "attention" || last == "mlp" || last == "shared_expert" || last == "lm_head") {
     return options.format == PackFormat::kMxfp4 ? PackFormat::kInt8 : options.format;
   }
-  if (last == "lm_head" || last == "embed_tokens") return options.format == PackFormat::kBf16 ? PackFormat::kBf16 : PackFormat::kKeep;
+  if (last == "embed_tokens") return options.format == PackFormat::kBf16 ? PackFormat::kBf16 : PackFormat::kKeep;
   return PackFormat::kKeep;
 }
 

@@ -42,8 +42,8 @@ struct PackOptions {
 };
 
 // The format of a unit. Without a rule: experts as the default format says; attention, MLPs and shared experts too, but INT8 where the
-// default is MXFP4 (four bits cost most quality there and save little); lm_head and embed_tokens BF16 when that is the default, else as they
-// are; everything else stays as it is.
+// default is MXFP4 (four bits cost most quality there and save little), and so the LM head; embed_tokens BF16 when that is the default, else as
+// they are; everything else stays as it is.
 PackFormat format_of_unit(const PackOptions& options, std::string_view unit);
 
 }  // namespace pointsman

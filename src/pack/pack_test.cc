@@ -19,12 +19,17 @@
 #include "checkpoint/lockfile.h"
 #include "model/binding.h"
 #include "pack/config.h"
+#include "pack/converter.h"
+#include "pack/matrix_reader.h"
 #include "pack/plan.h"
 #include "pack/verify.h"
 #include "support/faulty_fs.h"
 #include "support/golden.h"
+#include "support/memory_fs.h"
+#include "support/safetensors_builder.h"
 #include "support/sparse_model.h"
 #include "support/temp_dir.h"
+#include "tensor/panel_layout.h"
 #include "verify/model_lock.h"
 
 namespace pointsman {
@@ -60,7 +65,7 @@ class PackedModel : public ::testing::TestWithParam<Case> {};
 // back.
 TEST_P(PackedModel, HoldsAgainstItsSource) {
   const Case& c = GetParam();
-  const TempDir dir;
+  const TempDir dir(TempDir::Where::kMemory);
   const std::string source = golden_model(c.model), packed = dir.file("packed"), plain = dir.file("plain");
   FileSystem& fs = FileSystem::real();
   const auto report = pack(source, packed, c.options);
@@ -138,10 +143,11 @@ std::vector<Case> cases() {
           {"qwen3_moe_tied", int8},             {"qwen3_dense", mxfp4},            {"mixtral_base", mxfp4},            {"mixtral_v5fused", int8},
           {"mixtral_odd", int8},                {"gpt_oss_base", keep, true},      {"gpt_oss_bf16", bf16, true},       {"gpt_oss_mxfp4", keep, true},
           {"gpt_oss_mxfp4_odd", keep, true},    {"gpt_oss_base", mxfp4},           {"gpt_oss_mxfp4", int8},            {"deepseek_v3_base", int8},
-          {"deepseek_v3_fp8", keep, true},      {"deepseek_v3_fp8_ue8m0", keep, true}, {"deepseek_v3_fp8", mxfp8},     {"deepseek_v3_lite", mxfp4},
+          {"deepseek_v3_fp8", keep, true},      {"deepseek_v3_fp8_ue8m0", keep, true}, {"deepseek_v3_fp8_panels", keep, true}, {"deepseek_v3_fp8", mxfp8},     {"deepseek_v3_lite", mxfp4},
           {"deepseek_v4_fp4", keep, true},      {"deepseek_v4_native", int8},      {"deepseek_v4_v5saved", mxfp8},     {"glm4_moe_mtp", int8},
           {"minimax_m2_v5fused", mxfp8},        {"olmoe_base", int8},              {"qwen2_moe_base", mxfp4},          {"kimi_k2_base", int8},
-          {"llama_rope3", int8}};
+          {"llama_rope3", int8},               {"qwen3_moe_tied", mxfp8},       {"minimax_m2_fp8", keep, true},     {"qwen2_moe_fp8fused", keep, true},
+          {"mixtral_mxfp8", keep, true}};
 }
 
 std::string case_name(const ::testing::TestParamInfo<Case>& info) {
@@ -156,7 +162,9 @@ TEST(PackRules, TheLastOneThatMatchesDecides) {
   EXPECT_EQ(format_of_unit(o, "layers.3.experts"), PackFormat::kMxfp4);
   EXPECT_EQ(format_of_unit(o, "layers.3.attention"), PackFormat::kInt8);
   EXPECT_EQ(format_of_unit(o, "layers.3.router"), PackFormat::kKeep);
-  EXPECT_EQ(format_of_unit(o, "lm_head"), PackFormat::kKeep);
+  EXPECT_EQ(format_of_unit(o, "lm_head"), PackFormat::kInt8);
+  EXPECT_EQ(format_of_unit(o, "embed_tokens"), PackFormat::kKeep);
+  for (const PackFormat f : {PackFormat::kKeep, PackFormat::kBf16, PackFormat::kInt8, PackFormat::kMxfp8}) EXPECT_EQ(format_of_unit({.format = f}, "lm_head"), f);
   for (const char* text : {"experts=int8", "layers.1*.experts=bf16", "layers.12.experts=mxfp8", "lm_head=bf16"}) {
     const auto rule = parse_pack_rule(text);
     ASSERT_TRUE(rule.ok());
@@ -190,12 +198,167 @@ TEST(Pack, ExceptionsAreNamedInTheConfig) {
   EXPECT_EQ(formats->of("layers.0.experts"), "int8");
   EXPECT_EQ(formats->of("layers.1.experts"), "mxfp8");
   EXPECT_EQ(formats->of("layers.1.attention"), "int8");
-  EXPECT_EQ(formats->of("lm_head"), "keep");
+  EXPECT_EQ(formats->of("lm_head"), "int8");
+  EXPECT_EQ(formats->of("embed_tokens"), "keep");
+}
+
+std::vector<std::string> tensor_names(const std::string& folder) {
+  std::vector<std::string> names;
+  const auto checkpoint = Checkpoint::open(FileSystem::real(), folder);
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().to_string();
+  if (!checkpoint.ok()) return names;
+  for (const TensorEntry& t : (*checkpoint)->tensors()) {
+    if (!t.name.starts_with(kPaddingPrefix)) names.emplace_back(t.name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// The head that a model with tied weights gets, and loses again when it is unpacked or packed without.
+TEST(PackHead, OfTiedWeightsIsACodedCopyOfTheEmbedding) {
+  using ::testing::Contains;
+  using ::testing::Not;
+  FileSystem& fs = FileSystem::real();
+  const TempDir dir(TempDir::Where::kMemory);
+  const std::string source = golden_model("qwen3_moe_tied"), a = dir.file("a"), mx = dir.file("mx"), plain = dir.file("plain"), none = dir.file("none");
+  ASSERT_THAT(tensor_names(source), Not(Contains("lm_head.weight")));
+  const auto report = pack(source, a, {.format = PackFormat::kInt8});
+  ASSERT_TRUE(report.ok()) << report.status().to_string();
+  EXPECT_THAT(tensor_names(a), ::testing::IsSupersetOf({"lm_head.weight", "lm_head.weight_scale", "model.embed_tokens.weight"}));
+  const auto head = std::find_if(report->matrices.begin(), report->matrices.end(), [](const MatrixReport& m) { return m.name == "lm_head.weight"; });
+  ASSERT_NE(head, report->matrices.end());
+  EXPECT_EQ(head->to, "INT8");
+  EXPECT_GT(head->error.relative_rms(), 1e-4);
+  // The embedding is still the source's, the head near it.
+  const auto against = verify_packed(fs, a, source, 1, go_on);
+  ASSERT_TRUE(against.ok()) << against.status().to_string();
+  EXPECT_THAT(against->mismatches, ::testing::IsEmpty());
+  bool seen = false;
+  for (const MatrixReport& m : against->report.matrices) {
+    if (m.name == "model.embed_tokens.weight") EXPECT_TRUE(m.is_exact);
+    if (m.name != "lm_head.weight") continue;
+    seen = true;
+    EXPECT_LT(m.error.relative_rms(), 0.01);
+    EXPECT_GT(m.error.relative_rms(), 1e-4);
+  }
+  EXPECT_TRUE(seen);
+  // Coded anew from the embedding, not from codes: the same bytes as packed at once.
+  ASSERT_TRUE(pack(a, mx, {.format = PackFormat::kKeep, .rules = {{"lm_head", PackFormat::kMxfp8}}}).ok());
+  ASSERT_TRUE(pack(source, dir.file("direct"), {.format = PackFormat::kInt8, .rules = {{"lm_head", PackFormat::kMxfp8}}}).ok());
+  EXPECT_EQ(bytes_of(mx + "/model.safetensors"), bytes_of(dir.file("direct/model.safetensors")));
+  // A copy of it keeps the head; a rule, and unpacking, take it away.
+  ASSERT_TRUE(pack(a, dir.file("b"), {}).ok());
+  EXPECT_EQ(bytes_of(dir.file("b/model.safetensors")), bytes_of(a + "/model.safetensors"));
+  ASSERT_TRUE(pack(a, none, {.rules = {{"lm_head", PackFormat::kBf16}}}).ok());
+  EXPECT_THAT(tensor_names(none), Not(Contains("lm_head.weight")));
+  ASSERT_TRUE(pack(source, dir.file("asked"), {.format = PackFormat::kInt8, .rules = {{"lm_head", PackFormat::kKeep}}}).ok());
+  EXPECT_EQ(bytes_of(dir.file("asked/model.safetensors")), bytes_of(none + "/model.safetensors"));
+  ASSERT_TRUE(pack(mx, plain, {.unpack = true}).ok());
+  EXPECT_EQ(tensor_names(plain), tensor_names(source));
+}
+
+// One matrix that is looked up by rows stays as it is, under either name.
+TEST(PackHead, ThatIsTheEmbeddingTooStaysAsItIs) {
+  const TempDir dir;
+  const std::string source = golden_model("qwen3_moe_tied_head_only");
+  const auto report = pack(source, dir.file("p"), {.format = PackFormat::kInt8});
+  ASSERT_TRUE(report.ok()) << report.status().to_string();
+  for (const MatrixReport& m : report->matrices) {
+    if (m.name == "lm_head.weight") EXPECT_TRUE(m.is_exact && m.layout == "rows");
+  }
+  EXPECT_THAT(make_pack_plan(FileSystem::real(), source, {.rules = {{"lm_head", PackFormat::kInt8}}}).status().message(), HasSubstr("cannot be coded"));
+}
+
+// A head of its own beside the embedding of a "tied" model is the source's, and comes back.
+TEST(PackHead, OfItsOwnComesBackWhenUnpacked) {
+  const TempDir dir;
+  const std::string source = golden_model("qwen3_moe_tied_different");
+  ASSERT_TRUE(pack(source, dir.file("p"), {.format = PackFormat::kMxfp8}).ok());
+  ASSERT_TRUE(pack(dir.file("p"), dir.file("plain"), {.unpack = true}).ok());
+  EXPECT_EQ(tensor_names(dir.file("plain")), tensor_names(source));
+}
+
+TEST(PackHead, AClaimOfACopyThatCannotBeIsRefused) {
+  const TempDir dir;
+  ASSERT_TRUE(pack(golden_model("qwen3_moe_base"), dir.file("p"), {.format = PackFormat::kInt8}).ok());
+  std::string text = bytes_of(dir.file("p/config.json"));
+  const std::string key = "\"version\": 2,";
+  text.replace(text.find(key), key.size(), key + " \"tied_head\": true,");
+  dir.write("p/config.json", text);
+  const Status s = pack(dir.file("p"), dir.file("q"), {.unpack = true}).status();
+  EXPECT_EQ(s.code(), StatusCode::kCorrupt);
+  EXPECT_THAT(s.message(), HasSubstr("tied_head"));
+}
+
+// Scales of wide blocks stay in rows while the codes go to panels; a matrix of several pieces does not lose them.
+TEST(Converter, WideBlocksOfALargeMatrixComeBackBitForBit) {
+  constexpr int64_t kRows = 4160, kCols = 1024;
+  testing::MemoryFs fs;
+  const auto put = [&](const std::string& dir, const std::vector<std::byte>& codes, const std::vector<std::byte>& scales) {
+    testing::SafetensorsBuilder builder;
+    builder.add("w", "F8_E4M3", {kRows, kCols}, codes.size(), 1);
+    builder.add("s", "F32", {(kRows + 127) / 128, kCols / 128}, scales.size(), 2);
+    const std::string text = builder.build();
+    const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
+    fs.put(dir + "/model.safetensors", std::vector<std::byte>(bytes, bytes + text.size()));
+    auto checkpoint = std::move(*Checkpoint::open(fs, dir));
+    std::copy(codes.begin(), codes.end(), fs.node(dir + "/model.safetensors").bytes.begin() + static_cast<ptrdiff_t>(checkpoint->find("w")->offset));
+    std::copy(scales.begin(), scales.end(), fs.node(dir + "/model.safetensors").bytes.begin() + static_cast<ptrdiff_t>(checkpoint->find("s")->offset));
+    return checkpoint;
+  };
+  const auto range_of = [](const Checkpoint& c, const char* name) {
+    const TensorEntry* t = c.find(name);
+    return SourceRange{t->file_idx, t->offset, t->size_bytes};
+  };
+  std::vector<std::byte> codes(kRows * kCols), scales((kRows + 127) / 128 * (kCols / 128) * 4);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::byte>((i * 2654435761u >> 13) & 0xbf);
+  for (size_t i = 0; i < scales.size() / 4; ++i) {
+    const float scale = 1.0f + static_cast<float>(i);
+    std::memcpy(&scales[4 * i], &scale, 4);
+  }
+  const auto source = put("/a", codes, scales);
+  MatrixJob job{.name = "w", .scale_name = "s", .data = range_of(*source, "w"), .scales = range_of(*source, "s")};
+  job.from = Tensor::matrix(nullptr, DType::kF8E4M3, kRows, kCols);
+  job.from.format = {.scale_dtype = DType::kF32, .block_rows = 128, .block_cols = 128};
+  job.to = job.from;
+  job.to.layout = WeightLayout::kPanel32;
+  job.to_bytes = codes.size(), job.to_scale_bytes = scales.size();
+  std::vector<std::byte> panels;
+  int pieces = 0;
+  QuantisationError error;
+  Converter converter(*source);
+  ASSERT_TRUE(converter.convert(job, [&](uint64_t offset, std::span<const std::byte> bytes) {
+    EXPECT_EQ(offset, panels.size());
+    panels.insert(panels.end(), bytes.begin(), bytes.end());
+    ++pieces;
+    return ok_status();
+  }, [](uint64_t) { return true; }, error).ok());
+  EXPECT_GT(pieces, 1);
+  EXPECT_EQ(error.count, static_cast<uint64_t>(kRows * kCols));  // every value was looked at
+  EXPECT_TRUE(std::equal(scales.begin(), scales.end(), converter.scales().begin(), converter.scales().end()));
+  Weight whole = job.from;
+  whole.data = codes.data(), whole.scales = scales.data();
+  std::vector<std::byte> expected(codes.size()), grid(scales.size());
+  to_panels(whole, expected.data(), grid.data());
+  EXPECT_TRUE(panels == expected);
+  EXPECT_TRUE(grid == scales);
+
+  const auto packed = put("/b", panels, scales);
+  MatrixReader reader(*packed);
+  ASSERT_TRUE(reader.open(job.to, range_of(*packed, "w"), range_of(*packed, "s")).ok());
+  for (int64_t first = 0; first < kRows; first += reader.piece_rows()) {
+    const int64_t n = std::min(reader.piece_rows(), kRows - first);
+    const auto rows = reader.read(first, n);
+    ASSERT_TRUE(rows.ok());
+    EXPECT_EQ(std::memcmp(rows->data, codes.data() + first * kCols, static_cast<size_t>(n * kCols)), 0);
+    EXPECT_EQ(weight_value(*rows, n - 1, kCols - 1), weight_value(whole, first + n - 1, kCols - 1));
+  }
+  EXPECT_TRUE(std::equal(scales.begin(), scales.end(), reader.scales().begin(), reader.scales().end()));
 }
 
 // Packing what is packed keeps what was coded, and unpacking it still knows.
 TEST(Pack, PackedFoldersCanBePackedAgain) {
-  const TempDir dir;
+  const TempDir dir(TempDir::Where::kMemory);
   ASSERT_TRUE(pack(golden_model("qwen3_moe_base"), dir.file("a"), {.format = PackFormat::kInt8, .panels = false}).ok());
   ASSERT_TRUE(pack(dir.file("a"), dir.file("b"), {}).ok());
   ASSERT_TRUE(pack(golden_model("qwen3_moe_base"), dir.file("c"), {.format = PackFormat::kInt8}).ok());
@@ -257,7 +420,7 @@ TEST(PackFaults, OutputThatExistsIsLeftAlone) {
 // Each call to the file system fails once, in every way: the error is named, nothing is under the name, and going on gives the folder of an
 // undisturbed run.
 TEST(PackFaults, EveryCallMayFail) {
-  const TempDir dir;
+  const TempDir dir(TempDir::Where::kMemory);
   const std::string source = golden_model("qwen3_moe_base");
   const PackOptions options{.format = PackFormat::kInt8, .shard_bytes = 120'000, .threads = 1};
   ASSERT_TRUE(pack(source, dir.file("whole"), options).ok());
@@ -338,7 +501,7 @@ TEST(PackFaults, KilledAtAnyTimeLeavesNothingOrEverything) {
       model.add(at + "mlp.experts." + std::to_string(e) + ".down_proj.weight", {256, 512});
     }
   }
-  const TempDir dir;
+  const TempDir dir(TempDir::Where::kMemory);
   ASSERT_TRUE(model.write(dir, R"({"model_type":"qwen3_moe","hidden_size":256,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":4,
     "head_dim":64,"intermediate_size":512,"moe_intermediate_size":512,"num_experts":16,"num_experts_per_tok":2,"vocab_size":256})", 2));
   const std::string out = dir.file("out");
@@ -399,6 +562,23 @@ TEST(PackFaults, KilledAtAnyTimeLeavesNothingOrEverything) {
 }
 
 TEST(PackFaults, WeightsThatAreNotFiniteAreRefusedByName) {
+  {
+    // A code that stands for NaN is no number either, also where codes are kept.
+    const TempDir dir;
+    const std::string model = dir.file("m"), name = "model.layers.1.mlp.experts.3.up_proj.weight";
+    std::filesystem::copy(golden_model("deepseek_v3_fp8"), model);
+    const auto checkpoint = Checkpoint::open(FileSystem::real(), model);
+    ASSERT_TRUE(checkpoint.ok());
+    const TensorEntry* t = (*checkpoint)->find(name);
+    ASSERT_NE(t, nullptr);
+    std::fstream file(model + "/" + (*checkpoint)->files()[t->file_idx].name, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(t->offset) + 9 * t->shape[1] + 11);
+    file.put(0x7f);
+    file.close();
+    const Status s = pack(model, dir.file("p"), {}).status();
+    EXPECT_EQ(s.code(), StatusCode::kCorrupt);
+    EXPECT_THAT(s.message(), HasSubstr(name + ": element [9, 11] is nan"));
+  }
   for (const PackFormat f : {PackFormat::kKeep, PackFormat::kBf16, PackFormat::kInt8}) {
     const TempDir dir;
     const std::string model = dir.file("m");
@@ -476,9 +656,9 @@ TEST(PackedSection, OtherVersionsAndLayoutsAreRefused) {
     dir.write("p/config.json", changed);
     return read_model_config(FileSystem::real(), dir.file("p")).status();
   };
-  EXPECT_TRUE(with("\"version\": 1", "\"version\": 1").ok());
-  EXPECT_THAT(with("\"version\": 1", "\"version\": 2").message(), HasSubstr("this program reads 1"));
-  EXPECT_FALSE(with("\"version\": 1,", "").ok());
+  EXPECT_TRUE(with("\"version\": 2", "\"version\": 2").ok());
+  EXPECT_THAT(with("\"version\": 2", "\"version\": 3").message(), HasSubstr("this program reads 1 and 2"));
+  EXPECT_FALSE(with("\"version\": 2,", "").ok());
   EXPECT_THAT(with("panel32", "panel64").message(), HasSubstr("expected \"panel32\" or \"rows\""));
   EXPECT_FALSE(with("\"layout\": \"panel32\",", "").ok());
 }

@@ -24,6 +24,11 @@ std::string scale_name_of(std::string stem) {
 bool is_code_format(PackFormat f) { return f == PackFormat::kInt8 || f == PackFormat::kMxfp8 || f == PackFormat::kMxfp4; }
 BlockCode code_of(PackFormat f) { return f == PackFormat::kInt8 ? BlockCode::kInt8 : f == PackFormat::kMxfp8 ? BlockCode::kMxfp8 : BlockCode::kMxfp4; }
 
+// Do numbers in rows that are so stay as they are?
+bool is_kept(PackFormat format, const Weight& w) {
+  return format == PackFormat::kKeep || (is_code_format(format) && w.dtype == code_dtype(code_of(format)) && w.format == code_format(code_of(format)));
+}
+
 // All that is said about units, once.
 class Formats {
  public:
@@ -42,6 +47,7 @@ class Formats {
     }
     return "";
   }
+  bool head_is_copy() const { return before_.tied_head; }
   void note_can_be_coded(const std::string& unit) { taken_.insert(unit); }
   bool is_unpacking() const { return options_.unpack; }
   void note_kept(const std::string& unit, const Weight& from) {
@@ -114,8 +120,7 @@ Status choose_target(MatrixJob& job, PackFormat format, bool can_be_coded, Forma
   job.to.format.transposed = false;
   if (can_be_coded) formats.note_can_be_coded(unit);
   if (formats.is_unpacking()) format = formats.coded_before(unit, job.from).empty() ? PackFormat::kKeep : PackFormat::kBf16;
-  const bool same = is_code_format(format) && job.from.dtype == code_dtype(code_of(format)) && job.to.format == code_format(code_of(format));
-  if (format == PackFormat::kKeep || same) {
+  if (is_kept(format, job.to)) {
     formats.note_kept(unit, job.from);
     return ok_status();
   }
@@ -148,6 +153,7 @@ class Planner {
   Planner(const PackOptions& options, PackPlan& plan, const PackedFormats& before) : options_(options), plan_(plan), formats_(options, before) {
     target_.method = options.unpack ? "" : std::string(kPackedMethod);
     target_.panels = options.panels && !options.unpack;
+    target_.wide_panels = true;
   }
 
   Status run() {
@@ -155,6 +161,7 @@ class Planner {
       if (entry.size_bytes > 0) entry_at_[{entry.file_idx, entry.offset}] = &entry;
     }
     for (const DenseBinding& b : plan_.binding.dense) PM_RETURN_IF_ERROR(add_dense(b));
+    PM_RETURN_IF_ERROR(add_tied_head());
     add_unbound();
     const ExpertCatalogue* experts = plan_.binding.experts.get();
     for (int l = 0; experts != nullptr && l < experts->num_layers(); ++l) {
@@ -179,6 +186,11 @@ class Planner {
     if (b.scales != nullptr) return ok_status();  // comes with its matrix
     PackRecord record{.name = std::string(b.entry->name), .unit = b.unit};
     const PackFormat format = formats_.of(b.unit);
+    if (formats_.head_is_copy() && b.matrix == &plan_.binding.weights->lm_head) {
+      // Another format is made from the embedding, whose numbers were not rounded before.
+      if (formats_.is_unpacking() || !is_kept(format, *b.weight)) return ok_status();
+      plan_.has_tied_head = true;
+    }
     if (b.matrix == nullptr) {
       record.copied = b.entry;
       record.source_bytes = b.entry->size_bytes;
@@ -198,11 +210,38 @@ class Planner {
     }
     PM_RETURN_IF_ERROR(choose_target(job, format, b.weight != nullptr, formats_, b.unit));
     if (!job.code && job.scales.size_bytes > 0) job.scale_name = source_scale_name_;
-    if (b.weight != nullptr) job.to.layout = packed_layout(target_, {&job.to, 1});
+    if (b.weight != nullptr) job.to.layout = b.layout_in(target_, job.to);
     set_sizes(job);
     record.source_bytes = job.data.size_bytes + job.scales.size_bytes;
     record.matrices.push_back(std::move(job));
     plan_.records.push_back(std::move(record));
+    return ok_status();
+  }
+
+  // Tied weights: decoding reads the whole head for every token and one row of the embedding. A head in codes is read in half the time; it
+  // takes its own bytes, and the embedding stays as it is for looking up.
+  Status add_tied_head() {
+    const Binding& binding = plan_.binding;
+    if (!plan_.config.tie_word_embeddings || plan_.has_tied_head) return ok_status();
+    for (const DenseBinding& b : binding.dense) {
+      if (b.matrix != &binding.weights->embed_tokens) continue;
+      const bool serves_both = binding.is_head(b);
+      if (!serves_both && !formats_.head_is_copy()) return ok_status();  // the source has a head of its own
+      const PackFormat format = formats_.of("lm_head");
+      if (formats_.is_unpacking() || !is_code_format(format)) return ok_status();
+      MatrixJob job{.name = "lm_head.weight", .scale_name = scale_name_of("lm_head.weight")};
+      job.data = {b.entry->file_idx, b.entry->offset, b.entry->size_bytes};
+      job.from = *b.matrix;
+      PM_RETURN_IF_ERROR(choose_target(job, format, true, formats_, "lm_head"));
+      job.to.layout = packed_layout(target_, {&job.to, 1});
+      set_sizes(job);
+      PackRecord record{.name = job.name, .unit = "lm_head"};
+      record.source_bytes = job.data.size_bytes;
+      record.matrices.push_back(std::move(job));
+      plan_.records.push_back(std::move(record));
+      plan_.has_tied_head = true;
+      return ok_status();
+    }
     return ok_status();
   }
 
@@ -362,6 +401,11 @@ Result<PackPlan> make_pack_plan(FileSystem& fs, const std::string& model, const 
   if (options.unpack && !plan.config.quantization.is_packed()) {
     return error(StatusCode::kInvalidArgument, "{}: was not made by pack (quantization_config.quant_method of its config.json is not \"{}\"); there is nothing to unpack",
                  model, kPackedMethod);
+  }
+  const auto is_own_head = [&](const DenseBinding& b) { return b.matrix == &plan.binding.weights->lm_head && b.weight != nullptr && !plan.binding.is_embedding(b); };
+  if (before.tied_head && (!plan.config.tie_word_embeddings || std::none_of(plan.binding.dense.begin(), plan.binding.dense.end(), is_own_head))) {
+    return error(StatusCode::kCorrupt, "{}: quantization_config.tied_head of its config.json is true, but the model has no embedding that is tied and a head beside it",
+                 model);
   }
   Planner planner(options, plan, before);
   PM_RETURN_IF_ERROR(planner.run());

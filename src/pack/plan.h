@@ -70,6 +70,8 @@ struct PackPlan {
   uint64_t source_bytes = 0, output_bytes = 0;
   // By unit kind ("experts", "attention", ...): the format, or several joined by "+".
   std::vector<std::pair<std::string, std::string>> formats;
+  // A head that the source does not have: the embedding of a model whose weights are tied, coded for the kernels. --unpack leaves it out again.
+  bool has_tied_head = false;
   // Identifies source files and everything above.
   std::string fingerprint() const;
 };

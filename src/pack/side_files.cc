@@ -136,7 +136,7 @@ Result<LockFile> make_lock_of(FileSystem& fs, const std::string& directory, cons
 Status write_side_files(FileSystem& fs, const std::string& model, const std::string& directory, const PackPlan& plan, const PackOptions& options,
                         const PackProgressFile& done, const PackIdentity& identity) {
   PM_RETURN_IF_ERROR(copy_small_files(fs, model, directory));
-  PM_ASSIGN_OR_RETURN(const std::string config, make_packed_config(fs, model, options, plan.formats));
+  PM_ASSIGN_OR_RETURN(const std::string config, make_packed_config(fs, model, options, plan.formats, plan.has_tied_head));
   PM_RETURN_IF_ERROR(write_text_file(fs, join_path(directory, "config.json"), config));
   if (plan.shards.size() > 1) PM_RETURN_IF_ERROR(write_text_file(fs, join_path(directory, kIndexName), index_json(plan)));
   PM_ASSIGN_OR_RETURN(LockFile lock, make_lock_of(fs, directory, plan, done));

@@ -163,7 +163,11 @@ class Verifier {
 Result<PackVerification> verify_packed(FileSystem& fs, const std::string& packed, const std::string& source, int threads, PackProgress progress) {
   const auto start = std::chrono::steady_clock::now();
   PM_ASSIGN_OR_RETURN(const PackPlan a, make_pack_plan(fs, packed, {}));
-  PM_ASSIGN_OR_RETURN(const PackPlan b, make_pack_plan(fs, source, {}));
+  PM_ASSIGN_OR_RETURN(PackPlan b, make_pack_plan(fs, source, {}));
+  if (a.has_tied_head != b.has_tied_head) {
+    // The head of the one is the embedding of the other.
+    PM_ASSIGN_OR_RETURN(b, make_pack_plan(fs, source, {.rules = {{"lm_head", a.has_tied_head ? PackFormat::kInt8 : PackFormat::kBf16}}}));
+  }
   PM_ASSIGN_OR_RETURN(PackVerification v, Verifier(a, b, progress).run(threads > 0 ? threads : usable_cpus()));
   v.report.formats = a.formats;
   v.report.source_bytes = b.source_bytes;

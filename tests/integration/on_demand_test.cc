@@ -13,10 +13,12 @@
 #include "base/log.h"
 #include "device/fake/fake_device.h"
 #include "engine/planner.h"
+#include "pack/pack.h"
 #include "support/golden.h"
 #include "support/log_capture.h"
 #include "support/memory_model.h"
 #include "support/recorder.h"
+#include "support/temp_dir.h"
 
 namespace pointsman {
 namespace {
@@ -71,7 +73,23 @@ uint64_t item_of(const MemoryPlan& plan, std::string_view name) {
 
 class OnDemand : public ::testing::TestWithParam<std::tuple<const char*, Numerics>> {
  protected:
-  MemoryModel model_{testing::source_path(std::get<0>(GetParam()))};
+  // "model" or "model:format", which is packed first.
+  std::string folder() const {
+    const std::string name = std::get<0>(GetParam());
+    const size_t colon = name.find(':');
+    const std::string source = testing::source_path(name.substr(0, colon));
+    if (colon == std::string::npos) return source;
+    const auto format = parse_pack_format(name.substr(colon + 1));
+    EXPECT_TRUE(format.ok());
+    PackOptions options{.format = *format};
+    if (*format == PackFormat::kMxfp4) options.rules = {{"lm_head", PackFormat::kMxfp4}};  // not the default's INT8: every kernel is met
+    const auto report = run_pack(FileSystem::real(), source, dir_.file("packed"), options, {.tool_version = "test", .created = "2026-01-01T00:00:00Z"},
+                                 [](uint64_t, uint64_t) { return true; });
+    EXPECT_TRUE(report.ok()) << report.status().to_string();
+    return dir_.file("packed");
+  }
+  testing::TempDir dir_;
+  MemoryModel model_{folder()};
   EngineOptions options_ = [] {
     EngineOptions o = testing::memory_model_options();
     o.numerics = std::get<1>(GetParam());
@@ -236,11 +254,13 @@ INSTANTIATE_TEST_SUITE_P(
                                          "tests/golden/qwen3_moe_tied", "tests/golden/qwen3_moe_tied_different",
                                          "tests/golden/qwen3_moe_tied_head_only", "tests/golden/deepseek_v4_base",
                                          "tests/golden/deepseek_v4_native", "tests/golden/deepseek_v4_odd",
-                                         "models/pointsman-tiny-moe"),
+                                         "models/pointsman-tiny-moe", "models/pointsman-tiny-moe:int8",
+                                         "models/pointsman-tiny-moe:mxfp8", "models/pointsman-tiny-moe:mxfp4",
+                                         "tests/golden/qwen3_moe_base:mxfp8", "tests/golden/qwen3_moe_tied:mxfp4"),
                        ::testing::Values(Numerics::kFp32, Numerics::kBf16)),
     [](const auto& param_info) {
       std::string name = std::filesystem::path(std::get<0>(param_info.param)).filename().string();
-      std::replace(name.begin(), name.end(), '-', '_');
+      std::replace_if(name.begin(), name.end(), [](char c) { return c == '-' || c == ':'; }, '_');
       return name + "_" + numerics_name(std::get<1>(param_info.param));
     });
 

@@ -154,7 +154,7 @@ void bind(const ModelConfig& c, Binder& b) {
   }
   layers.site(n.head_site, w.hyper_head, c.hyper.streams, 1, "norm");
   b.vector(std::string(n.norm) + ".weight", c.hidden_size, w.final_norm, "norm");
-  b.matrix(std::string(n.head) + ".weight", c.vocab_size, c.hidden_size, w.lm_head, "lm_head");
+  b.head(std::string(n.head) + ".weight", c.vocab_size, c.hidden_size, w.lm_head, "lm_head");
 
   // Draft stages for speculative decoding. DSpark ones look like MTP layers but for their own projections.
   const bool is_dspark = b.has("mtp.0.main_proj.weight");

@@ -63,9 +63,11 @@ void bind_head(const ModelConfig& c, Binder& b) {
   b.vector("model.norm.weight", c.hidden_size, b.weights().final_norm, "norm");
   if (c.tie_word_embeddings) {
     if (!b.has("lm_head.weight")) return;
-    if (!stores_only_head(c, b)) b.note("tie_word_embeddings is true and lm_head.weight is stored: the stored head is used");
+    if (!stores_only_head(c, b) && !c.quantization.is_packed()) b.note("tie_word_embeddings is true and lm_head.weight is stored: the stored head is used");
   }
-  b.matrix("lm_head.weight", c.vocab_size, c.hidden_size, b.weights().lm_head, "lm_head");
+  // A head that is the embedding too is looked up row by row: plain.
+  if (stores_only_head(c, b)) return b.matrix("lm_head.weight", c.vocab_size, c.hidden_size, static_cast<Tensor&>(b.weights().lm_head), "lm_head");
+  b.head("lm_head.weight", c.vocab_size, c.hidden_size, b.weights().lm_head, "lm_head");
 }
 
 void bind_attention(const ModelConfig& c, Binder& b, int layer, QkNorm qk_norm) {
