@@ -99,7 +99,8 @@ struct EngineStats {
   ExpertStats experts;                       // summed
   std::vector<ExpertStats> expert_layers;    // per MoE layer
   std::vector<int> expert_layer_ids;
-  std::vector<std::pair<std::string, uint64_t>> launches;    // op -> times, of those that ran: names say dtypes (ops/op_list.inc)
+  std::vector<std::pair<std::string, uint64_t>> launches;    // op -> times, of those that ran: names say dtypes (ops/op_list.inc).
+                                             // "op/small_tile": blocks of rows that took this path, of ops on panels (ops/panel_paths.h)
   std::vector<std::pair<std::string, uint64_t>> fallbacks;   // op -> times
   uint64_t router_guard_fired = 0;
   uint64_t dense_bytes_read = 0;             // by load()
@@ -108,6 +109,7 @@ struct EngineStats {
   bool io_direct = false;
   std::string io_reason;
   OnDemandStats dense_on_demand;
+  std::string kernel_paths;                  // "built in", or the file with the measured choices
   PredictionStats prediction;
   double load_s = 0;
   uint64_t budget_bytes = 0, ledger_bytes = 0, ledger_peak_bytes = 0;

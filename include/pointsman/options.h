@@ -100,6 +100,9 @@ struct EngineOptions {
   double read_timeout_s = 120;   // no read of an expert came back for so long: an error
   std::string isa;               // "", "scalar", "avx2", "avx512"
   std::string device = "cpu";    // "cpu", or "fake" in tests
+  // A folder with what `bench ops --tune` measured on this machine; "": not looked for. Decides how fast, never what is computed. A file that
+  // is no such table is a warning.
+  std::string tuning_dir;
   bool load_tokenizer = true;    // false: token ids only (benchmarks on models without one)
 };
 

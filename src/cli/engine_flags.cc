@@ -110,6 +110,7 @@ Result<EngineOptions> EngineFlags::options() const {
   }
   PM_ASSIGN_OR_RETURN(const Environment env, read_environment(environ));
   o.isa = env.isa;
+  o.tuning_dir = env.cache_dir;
   o.io = env.io == "pread" ? IoMethod::kPread : env.io == "uring" ? IoMethod::kUring : IoMethod::kAuto;
   if (direct == "on") {
     o.direct = DirectReads::kOn;

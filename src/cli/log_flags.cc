@@ -64,8 +64,11 @@ Status set_up_log(std::string_view level, std::string_view format) {
 
 Result<Environment> read_environment(char** variables) {
   Environment env;
+  std::string cache, home;
   for (char** v = variables; *v != nullptr; ++v) {
     const std::string_view text = *v;
+    if (text.starts_with("XDG_CACHE_HOME=/")) cache = text.substr(text.find('=') + 1);
+    if (text.starts_with("HOME=/")) home = text.substr(text.find('=') + 1);
     if (!text.starts_with("POINTSMAN_")) continue;
     const std::string_view name = text.substr(0, text.find('='));
     const std::string value(text.substr(std::min(text.size(), name.size() + 1)));
@@ -86,6 +89,7 @@ Result<Environment> read_environment(char** variables) {
                    "unknown environment variable {}: known are POINTSMAN_IO, POINTSMAN_ISA, POINTSMAN_LOG_LEVEL", name);
     }
   }
+  if (!cache.empty() || !home.empty()) env.cache_dir = (cache.empty() ? home + "/.cache" : cache) + "/pointsman";
   return env;
 }
 

@@ -17,6 +17,8 @@ struct Environment {
   std::string isa;        // POINTSMAN_ISA: scalar, avx2, avx512
   std::string io;         // POINTSMAN_IO: auto, pread, uring
   std::string log_level;  // POINTSMAN_LOG_LEVEL: debug, info, warning, error
+  // XDG_CACHE_HOME/pointsman, else HOME/.cache/pointsman; empty when neither is an absolute path.
+  std::string cache_dir;
 };
 Result<Environment> read_environment(char** environ);
 

@@ -155,6 +155,7 @@ void add_engine_stats(Json& j, const Engine& engine) {
   Json launches = Json::object();
   for (const auto& [op, times] : s.launches) launches.set(op, times);
   j.set("launches", std::move(launches));
+  j.set("kernel_paths", s.kernel_paths);
   Json fallbacks = Json::object();
   for (const auto& [op, times] : s.fallbacks) fallbacks.set(op, times);
   j.set("fallbacks", std::move(fallbacks));

@@ -16,6 +16,7 @@
 #include "experts/policy.h"
 #include "memory/memory_limit.h"
 #include "model/weight_loader.h"
+#include "ops/path_table.h"
 
 namespace pointsman {
 namespace {
@@ -101,6 +102,26 @@ Result<std::string> choose_io(const Engine::Impl& e, DirectReads asked, Device& 
   const DirectChoice choice = measure_direct_reads(*e.checkpoint, *e.binding.experts, store.io, host, budget);
   store.direct = choice.direct;
   return choice.why;
+}
+
+// Bits do not depend on it, so whatever is wrong with the file, the engine goes on without it.
+void use_measured_paths(Engine::Impl& e) {
+  const ops::MachineKey key{.cpu = e.cpu.model_name, .isa = isa_name(e.kernels.isa), .threads = e.options.num_threads};
+  const Result<ops::PathTable> table = ops::read_path_table(FileSystem::real(), e.options.tuning_dir, key);
+  if (!table.ok()) {
+    if (table.status().code() == StatusCode::kNotFound) return;
+    return log_warning("{}; the built-in rule chooses between kernels. 'pointsman bench ops --tune' makes the file anew", table.status().message());
+  }
+  const ModelConfig& c = e.config;
+  const bool moe = c.num_experts > 0;
+  const ops::PanelPaths* paths = ops::nearest_paths(*table, {.experts = moe ? c.num_experts : 1,
+                                                            .top_k = moe ? c.num_experts_per_tok : 1,
+                                                            .hidden = c.hidden_size,
+                                                            .width = moe ? c.moe_intermediate_size : c.intermediate_size});
+  if (paths == nullptr) return;
+  e.paths = *paths;
+  e.ops.paths = &e.paths;
+  e.paths_file = join_path(e.options.tuning_dir, ops::path_table_file_name(key));
 }
 
 Result<MemoryPlan> plan_of(const Opened& m, const EngineOptions& options, bool host_visible) {
@@ -239,6 +260,7 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& given, const Pl
     e.pool = std::make_unique<ThreadPool>(options.num_threads);
     PM_ASSIGN_OR_RETURN(e.stream, e.device->make_stream());
     e.ops = {.stream = e.stream.get(), .pool = e.pool.get(), .kernels = &e.kernels, .fallbacks = &e.fallbacks};
+    if (!options.tuning_dir.empty()) use_measured_paths(e);
 
     uint64_t total = 0;
     for (const DenseBinding& b : e.binding.dense) total += b.entry->size_bytes;
@@ -394,8 +416,13 @@ EngineStats Engine::stats() const {
   const auto names = ops::op_names();
   for (size_t i = 0; i < names.size(); ++i) {
     if (const uint64_t n = e.fallbacks.launches[i].load(); n > 0) s.launches.emplace_back(names[i], n);
+    for (int p = 0; p < ops::kNumPanelPaths; ++p) {
+      const uint64_t n = e.fallbacks.paths[i][p].load();
+      if (n > 0) s.launches.emplace_back(format("{}/{}", names[i], ops::panel_path_name(static_cast<ops::PanelPath>(p))), n);
+    }
     if (const uint64_t n = e.fallbacks.count[i].load(); n > 0) s.fallbacks.emplace_back(names[i], n);
   }
+  s.kernel_paths = e.paths_file.empty() ? "built in" : e.paths_file;
   s.router_guard_fired = e.guard_fired;
   s.dense_bytes_read = e.dense_bytes_read;
   for (const auto& matrix : e.on_demand) {

@@ -61,6 +61,8 @@ struct Engine::Impl {
   std::unique_ptr<Stream> stream;
   ops::KernelTable kernels;
   ops::FallbackCounters fallbacks;
+  ops::PanelPaths paths;  // from a table of tuning_dir
+  std::string paths_file;  // empty: the built-in rule
   ops::OpContext ops;
   Buffer weights;
   std::vector<std::unique_ptr<StreamedMatrix>> on_demand;  // dense matrices; binding.weights points at them

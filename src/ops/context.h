@@ -32,6 +32,7 @@ class ThreadPool;
 namespace ops {
 
 struct KernelTable;
+struct PanelPaths;
 
 // Which ops ran, and which of them on the reference kernel because the device had none. The latter is never silent: logged once per op.
 struct FallbackCounters {
@@ -40,6 +41,8 @@ struct FallbackCounters {
   bool forbidden = false;  // then a missing kernel is kUnavailable instead
   // Launches of every entry of op_list.inc, on a kernel of the device or the reference: which dtypes and forms a model really runs.
   std::atomic<uint64_t> launches[kMaxOps] = {};
+  // Of those that multiply panels: blocks of rows of a matrix or an expert, by PanelPath (panel_paths.h).
+  std::atomic<uint64_t> paths[kMaxOps][3] = {};
 };
 
 struct OpContext {
@@ -47,6 +50,7 @@ struct OpContext {
   ThreadPool* pool = nullptr;
   const KernelTable* kernels = nullptr;
   FallbackCounters* fallbacks = nullptr;  // null: a missing kernel is kUnavailable
+  const PanelPaths* paths = nullptr;      // null: the built-in rule. Outlives what is submitted
 };
 
 }  // namespace ops

@@ -31,6 +31,15 @@ Status dispatch(OpContext& ctx, Kernel<Args> KernelTable::* entry, OpIndex index
   if (ctx.fallbacks != nullptr) ctx.fallbacks->launches[static_cast<int>(index)].fetch_add(1, std::memory_order_relaxed);
   return launch(*ctx.stream, *ctx.pool, kernel, args);
 }
+// Counts which paths so many rows take. REQUIRES: panels, and x in codes or bf16.
+inline void note_paths(OpContext& ctx, OpIndex index, const PanelPaths* paths, DType w, int64_t rows) {
+  if (ctx.fallbacks == nullptr) return;
+  for (int64_t left = rows; left > 0; left -= kPanelRowBlock) {
+    const PanelPath path = choose_path(paths, w, left < kPanelRowBlock ? left : kPanelRowBlock);
+    ctx.fallbacks->paths[static_cast<int>(index)][static_cast<int>(path)].fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
 #define PM_DISPATCH(ctx, name, args) dispatch(ctx, &KernelTable::name, OpIndex::k_##name, args)
 
 }  // namespace pointsman::ops

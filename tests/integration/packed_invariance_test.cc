@@ -2,21 +2,24 @@
 //
 // Packed folders of the bundled model: prefill splits, threads and budgets leave no trace in the logits, and they stay near
 // those of the source in fp32.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 
 #include "engine/engine_impl.h"
+#include "ops/path_table.h"
 #include "pack/pack.h"
 #include "support/golden.h"
+#include "support/log_capture.h"
 #include "support/temp_dir.h"
 
 namespace pointsman {
 namespace {
 
 // Logits of the last token of a prompt and of three more, one after the other.
-std::vector<float> some_logits(const EngineOptions& options) {
+std::vector<float> some_logits(const EngineOptions& options, EngineStats* stats = nullptr) {
   std::unique_ptr<Device> device = make_cpu_device();
   auto engine = load_engine(options, {.device = device.get(), .fs = &FileSystem::real()});
   EXPECT_TRUE(engine.ok()) << engine.status().to_string();
@@ -34,6 +37,7 @@ std::vector<float> some_logits(const EngineOptions& options) {
     EXPECT_TRUE(next.ok());
     all.insert(all.end(), next->begin(), next->end());
   }
+  if (stats != nullptr) *stats = (*engine)->stats();
   return all;
 }
 
@@ -89,6 +93,52 @@ TEST_P(PackedInvariance, SplitsThreadsAndBudgetsLeaveNoTrace) {
       ASSERT_EQ(found.size(), expected.size());
       EXPECT_EQ(std::memcmp(found.data(), expected.data(), found.size() * sizeof(float)), 0) << "chunk " << chunk << ", " << threads << " threads";
     }
+  }
+}
+
+// A table of other paths changes what is counted and no bit; what is no table is a warning.
+TEST_P(PackedInvariance, MeasuredPathsLeaveNoTrace) {
+  testing::TempDir dir;
+  const std::string folder = dir.file("packed"), tables = dir.file("tables");
+  const auto report = run_pack(FileSystem::real(), testing::source_path("models/pointsman-tiny-moe"), folder, {.format = GetParam().format},
+                               {.tool_version = "test", .created = "2026-01-01T00:00:00Z"}, [](uint64_t, uint64_t) { return true; });
+  ASSERT_TRUE(report.ok()) << report.status().to_string();
+  EngineOptions o{.model_dir = folder, .memory_bytes = 128 << 20, .num_threads = 2, .numerics = Numerics::kBf16, .load_tokenizer = false};
+  const std::vector<float> expected = some_logits(o);
+  ASSERT_FALSE(expected.empty());
+  const CpuFeatures cpu = detect_cpu_features();
+  ops::PathTable table{.key = {.cpu = cpu.model_name, .isa = isa_name(*choose_isa("", cpu)), .threads = 2}, .shapes = {}};
+  const std::string file = join_path(tables, ops::path_table_file_name(table.key));
+  o.tuning_dir = tables;
+  for (int p = 0; p < ops::kNumPanelPaths; ++p) {
+    ops::TunedShape forced{.shape = {.experts = 3, .top_k = 1, .hidden = 32, .width = 32}, .paths = {}};
+    for (auto& of_format : forced.paths.of) std::fill(std::begin(of_format), std::end(of_format), static_cast<ops::PanelPath>(p));
+    table.shapes = {forced};
+    ASSERT_TRUE(ops::write_path_table(FileSystem::real(), tables, table).ok());
+    EngineStats stats;
+    const std::vector<float> found = some_logits(o, &stats);
+    ASSERT_EQ(found.size(), expected.size());
+    EXPECT_EQ(std::memcmp(found.data(), expected.data(), found.size() * sizeof(float)), 0) << "path " << p;
+    EXPECT_EQ(stats.kernel_paths, file);
+    int taken = 0;
+    for (const auto& [name, times] : stats.launches) {
+      const size_t slash = name.find('/');
+      if (slash == std::string::npos) continue;
+      ++taken;
+      EXPECT_EQ(name.substr(slash + 1), ops::panel_path_name(static_cast<ops::PanelPath>(p)));
+      EXPECT_GT(times, 0u);
+    }
+    EXPECT_GT(taken, 0);
+  }
+  for (const char* text : {"", "{}", "not a table"}) {
+    ASSERT_TRUE(write_text_file(FileSystem::real(), file, text).ok());
+    const testing::LogCapture log;
+    EngineStats stats;
+    const std::vector<float> found = some_logits(o, &stats);
+    ASSERT_EQ(found.size(), expected.size());
+    EXPECT_EQ(std::memcmp(found.data(), expected.data(), found.size() * sizeof(float)), 0);
+    EXPECT_EQ(stats.kernel_paths, "built in");
+    EXPECT_THAT(log.text(), ::testing::HasSubstr("the built-in rule chooses"));
   }
 }
 

@@ -66,6 +66,13 @@ Status swiglu_ffn(OpContext& ctx, const SwigluFfnArgs& a) {
                  dtype_name(w));
   }
   if (layout == WeightLayout::kPanel32) {
+    if (a.paths == nullptr && ctx.paths != nullptr) {
+      SwigluFfnArgs with = a;
+      with.paths = ctx.paths;
+      return swiglu_ffn(ctx, with);
+    }
+    const OpIndex counted = x == DType::kI8 ? OpIndex::k_swiglu_ffn_panel_i8 : OpIndex::k_swiglu_ffn_panel_bf16;
+    for (int i = 0; i < a.num_experts && x != DType::kF32; ++i) note_paths(ctx, counted, a.paths, w, a.experts[i].rows);
     const auto is_quantised = [](const Tensor& t) { return t.row_stride >= quantised_row_bytes(t.cols); };
     if (x == DType::kI8 && (w == DType::kI8 || w == DType::kF4) && is_quantised(a.x) && is_quantised(a.act)) return PM_DISPATCH(ctx, swiglu_ffn_panel_i8, a);
     if (x == DType::kBF16 && (w == DType::kBF16 || w == DType::kF8E4M3)) return PM_DISPATCH(ctx, swiglu_ffn_panel_bf16, a);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "ops/context.h"
+#include "ops/panel_paths.h"
 #include "ops/quant/simulate.h"
 #include "tensor/block_format.h"
 
@@ -56,6 +57,7 @@ struct SwigluFfnArgs {
   Tensor out;                         // [*, hidden] kF32
   const int32_t* out_rows = nullptr;  // device or null: which row of out
   bool accumulate = false;            // out = out + result; then no two rows of the group may go to one row of out
+  const PanelPaths* paths = nullptr;  // as in MatmulArgs
   int num_experts = 1;                // 1 for a dense MLP
   FfnExpert experts[kMaxFfnExperts];
 

@@ -50,8 +50,8 @@ void swiglu_panel_kernel(ThreadPool& pool, const SwigluFfnArgs& a) {
           const PanelAt next = at_next < w_first.rows / kPanelRows                                     ? p_first.at(at_next)
                                : index + 1 < a.num_experts && a.experts[index + 1].rows > 0 ? Panels(a.experts[index + 1].w_gate).at(0)
                                                                                              : PanelAt();
-          panel_values<Dot>(w_first, p_first, at_first, x, m, first, m0 == 0 ? p_second.at(at_second) : PanelAt());
-          panel_values<Dot>(w_second, p_second, at_second, x, m, second, m0 == 0 ? next : PanelAt());
+          panel_values<Dot>(w_first, p_first, at_first, x, m, first, m0 == 0 ? p_second.at(at_second) : PanelAt(), a.paths);
+          panel_values<Dot>(w_second, p_second, at_second, x, m, second, m0 == 0 ? next : PanelAt(), a.paths);
           for (int64_t i = 0; i < m; ++i) {
             const float *g = first + i * 32, *u = second + i * 32;
             alignas(64) float values[32], apart[64];
@@ -70,7 +70,7 @@ void swiglu_panel_kernel(ThreadPool& pool, const SwigluFfnArgs& a) {
         }
       });
   for_each_panel<Dot>(
-      pool, a.num_experts, [&](int e) { return a.experts[e].rows; }, [&](int e) -> const Weight& { return a.experts[e].w_down; },
+      pool, a.paths, a.num_experts, [&](int e) { return a.experts[e].rows; }, [&](int e) -> const Weight& { return a.experts[e].w_down; },
       [&](int e, int64_t m) { return x_row_as<typename Dot::X>(a.act, act.first[e] + m); },
       [&](int e, int64_t m, int64_t n, const float* values) { store_down(a, e, m, n, 32, values); });
 }

@@ -13,6 +13,7 @@ struct LimitLoops {
   float (*bf16)(int64_t steps);              // as many vdpbf16ps, or null
   float (*int8)(int64_t steps);              // as many vpdpbusd, or null
   int lanes;
+  void (*copy)(const float* from, float* to, int64_t n);  // n a multiple of 256, both at lines; past the caches where the set can
 };
 // Chains that do not wait for one another: latency 4 x 2 per cycle, rounded up to what the registers hold.
 inline constexpr int kFmaChains = 12;

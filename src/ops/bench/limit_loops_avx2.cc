@@ -38,8 +38,18 @@ float fma_chains(int64_t steps) {
   return total(acc[0]);
 }
 
+void copy_past_caches(const float* from, float* to, int64_t n) {
+  for (int64_t i = 0; i < n; i += 64) {
+    for (int j = 0; j < 8; j += 2) _mm_prefetch(reinterpret_cast<const char*>(from + i + 8 * j) + 4096, _MM_HINT_T0);
+    __m256 v[8];
+    for (int j = 0; j < 8; ++j) v[j] = _mm256_loadu_ps(from + i + 8 * j);
+    for (int j = 0; j < 8; ++j) _mm256_stream_ps(to + i + 8 * j, v[j]);
+  }
+  _mm_sfence();
+}
+
 }  // namespace
 
-LimitLoops limit_loops_avx2() { return {read_sum, fma_chains, nullptr, nullptr, 8}; }
+LimitLoops limit_loops_avx2() { return {read_sum, fma_chains, nullptr, nullptr, 8, copy_past_caches}; }
 
 }  // namespace pointsman::ops

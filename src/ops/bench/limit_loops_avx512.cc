@@ -60,8 +60,18 @@ float int8_chains(int64_t steps) {
   return total(_mm512_cvtepi32_ps(acc[0]));
 }
 
+void copy_past_caches(const float* from, float* to, int64_t n) {
+  for (int64_t i = 0; i < n; i += 64) {
+    for (int j = 0; j < 4; ++j) _mm_prefetch(reinterpret_cast<const char*>(from + i + 16 * j) + 4096, _MM_HINT_T0);
+    __m512 v[4];
+    for (int j = 0; j < 4; ++j) v[j] = _mm512_loadu_ps(from + i + 16 * j);
+    for (int j = 0; j < 4; ++j) _mm512_stream_ps(to + i + 16 * j, v[j]);
+  }
+  _mm_sfence();
+}
+
 }  // namespace
 
-LimitLoops limit_loops_avx512() { return {read_sum, fma_chains, bf16_chains, int8_chains, 16}; }
+LimitLoops limit_loops_avx512() { return {read_sum, fma_chains, bf16_chains, int8_chains, 16, copy_past_caches}; }
 
 }  // namespace pointsman::ops

@@ -47,7 +47,9 @@ constexpr int64_t kWindow = 32;               // ranges
 
 }  // namespace
 
-LimitLoops limit_loops_scalar() { return {read_sum, multiply_add_chains, nullptr, nullptr, 1}; }
+LimitLoops limit_loops_scalar() {
+  return {read_sum, multiply_add_chains, nullptr, nullptr, 1, [](const float* from, float* to, int64_t n) { std::memcpy(to, from, static_cast<size_t>(n) * 4); }};
+}
 
 Result<MachineLimits> measure_machine_limits(Device& device, ThreadPool& pool, Isa isa, const CpuFeatures& cpu, const LimitOptions& options) {
   if (!device.host_visible()) return error(StatusCode::kUnsupported, "machine limits: device {} is not the host", device.name());
@@ -59,7 +61,8 @@ Result<MachineLimits> measure_machine_limits(Device& device, ThreadPool& pool, I
   const int64_t ranges = std::max<int64_t>(1, options.read_bytes / (kRange * 4));
   PM_ASSIGN_OR_RETURN(void* memory, device.allocate(static_cast<size_t>(ranges * kRange * 4)));
   std::memset(memory, 0, static_cast<size_t>(ranges * kRange * 4));
-  const float* p = static_cast<const float*>(memory);
+  float* const memory_floats = static_cast<float*>(memory);
+  const float* p = memory_floats;
   // Short windows, many of them: on a shared machine half a quiet millisecond is found more easily than a quiet second. They wander over all
   // of the memory, so that a window has left the caches when it is read again.
   const int64_t window = std::min<int64_t>(ranges, kWindow), windows = ranges / window;
@@ -67,7 +70,7 @@ Result<MachineLimits> measure_machine_limits(Device& device, ThreadPool& pool, I
   constexpr int64_t kSteps = 200'000;
   const int64_t fma_ranges = 4 * pool.num_threads();
 
-  double read_one = 1e9, read_all = 1e9, fma_one = 1e9, fma_all = 1e9, bf16_one = 1e9, bf16_all = 1e9, int8_one = 1e9, int8_all = 1e9;
+  double read_one = 1e9, read_all = 1e9, copy_one = 1e9, copy_all = 1e9, fma_one = 1e9, fma_all = 1e9, bf16_one = 1e9, bf16_all = 1e9, int8_one = 1e9, int8_all = 1e9;
   // Interleaved, so that a disturbance of a second does not spoil all repeats of one figure.
   for (int64_t repeat = 0; repeat < options.repeats * windows; ++repeat) {
     const float* here = p + repeat % windows * window * kRange;
@@ -76,6 +79,16 @@ Result<MachineLimits> measure_machine_limits(Device& device, ThreadPool& pool, I
     read_all = std::min(read_all, seconds([&] {
       pool.parallel_for(window, 1, [&](int64_t begin, int64_t end) { keep(loops.read(here + begin * kRange, (end - begin) * kRange)); });
     }));
+    // Half a window to the other half: as many bytes move as are read above.
+    const float* from = p + repeat % windows * window * kRange;
+    const int64_t half = window / 2;
+    float* const to = memory_floats + (repeat % windows * window + half) * kRange;
+    if (half > 0) {
+      copy_one = std::min(copy_one, seconds([&] { loops.copy(from, to, half * kRange); }));
+      copy_all = std::min(copy_all, seconds([&] {
+        pool.parallel_for(half, 1, [&](int64_t begin, int64_t end) { loops.copy(from + begin * kRange, to + begin * kRange, (end - begin) * kRange); });
+      }));
+    }
     fma_one = std::min(fma_one, seconds([&] { keep(loops.fma(kSteps)); }));
     fma_all = std::min(fma_all, seconds([&] { pool.parallel_for(fma_ranges, 1, [&](int64_t, int64_t) { keep(loops.fma(kSteps)); }); }));
     if (loops.int8 != nullptr && cpu.avx512_vnni) {
@@ -91,6 +104,11 @@ Result<MachineLimits> measure_machine_limits(Device& device, ThreadPool& pool, I
   const double bytes = static_cast<double>(window * kRange * 4), flops = 2.0 * kFmaChains * loops.lanes * static_cast<double>(kSteps);
   limits.read_gb_s_one = bytes / read_one * 1e-9;
   limits.read_gb_s = bytes / std::min(read_one, read_all) * 1e-9;
+  if (copy_one < 1e9) {
+    const double copied = static_cast<double>(window / 2 * 2 * kRange * 4);
+    limits.copy_gb_s_one = copied / copy_one * 1e-9;
+    limits.copy_gb_s = copied / std::min(copy_one, copy_all) * 1e-9;
+  }
   limits.fma_gflop_s_one = flops / fma_one * 1e-9;
   limits.fma_gflop_s = flops * static_cast<double>(fma_ranges) / fma_all * 1e-9;
   if (bf16_one < 1e9) {

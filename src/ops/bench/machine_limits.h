@@ -15,6 +15,7 @@ namespace pointsman::ops {
 struct MachineLimits {
   int threads = 0;
   double read_gb_s_one = 0, read_gb_s = 0;       // a linear sum over memory larger than the caches; one thread, all threads
+  double copy_gb_s_one = 0, copy_gb_s = 0;       // a copy past the caches (non-temporal stores), bytes read and written together
   double fma_gflop_s_one = 0, fma_gflop_s = 0;   // fp32 fused multiply-add, two operations each
   double bf16_gflop_s_one = 0, bf16_gflop_s = 0; // vdpbf16ps, four operations per lane; 0 without it
   double int8_gop_s_one = 0, int8_gop_s = 0;     // vpdpbusd, eight operations per lane; 0 without it

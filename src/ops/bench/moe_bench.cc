@@ -369,8 +369,16 @@ void add_moe_bench(const MoeBench& b, Json& out) {
   Json list = Json::array();
   for (const Comparison& c : b.comparisons) {
     Json j = Json::object();
-    j.set("op", c.op).set("shape", c.shape).set("median_s", c.median_s).set("p10_s", c.low_s).set("p90_s", c.high_s).set("bytes", c.bytes);
-    j.set("other", c.other).set("other_median_s", c.other_median_s).set("other_p10_s", c.other_low_s).set("other_p90_s", c.other_high_s);
+    j.set("op", c.op);
+    j.set("shape", c.shape);
+    j.set("median_s", c.median_s);
+    j.set("p10_s", c.low_s);
+    j.set("p90_s", c.high_s);
+    j.set("bytes", c.bytes);
+    j.set("other", c.other);
+    j.set("other_median_s", c.other_median_s);
+    j.set("other_p10_s", c.other_low_s);
+    j.set("other_p90_s", c.other_high_s);
     j.set("ratio", c.ratio());
     list.push_back(std::move(j));
   }
@@ -378,11 +386,14 @@ void add_moe_bench(const MoeBench& b, Json& out) {
   Json steps = Json::array();
   for (const LayerShare& l : b.shares) {
     Json j = Json::object();
-    j.set("step", l.step).set("median_s", l.median_s).set("share", l.share);
+    j.set("step", l.step);
+    j.set("median_s", l.median_s);
+    j.set("share", l.share);
     steps.push_back(std::move(j));
   }
   Json layer = Json::object();
-  layer.set("shape", b.layer).set("steps", std::move(steps));
+  layer.set("shape", b.layer);
+  layer.set("steps", std::move(steps));
   out.set("layer", std::move(layer));
 }
 

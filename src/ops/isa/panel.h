@@ -8,6 +8,7 @@
 // Include a panel_vec_*.h, isa/tile.h, isa/weight_rows.h, matmul/matmul_isa.h and quant/quantise_isa.h first.
 #pragma once
 
+#include "ops/panel_paths.h"
 #include "tensor/panel_layout.h"
 
 namespace pointsman::ops {
@@ -70,7 +71,6 @@ struct Panels {
   int64_t panels_per_block = 1, block_width = 1, row_step = 0, col_step = 0;
 };
 
-inline constexpr int64_t kPanelRowBlock = 96;  // rows of x at once
 // A stream of one panel: the processor's own prefetcher stops at pages.
 inline constexpr int64_t kPanelAhead = 4096;
 
@@ -196,7 +196,6 @@ struct QuantDot {
   using Denormals = KeepDenormals;
   using X = QuantRow;
   static constexpr int kTile = 6;        // 12 integer and 12 fp32 sums, four registers of weights, one of x
-  static constexpr int kDirectRows = 18;
   static constexpr int64_t kStretch = 16;  // blocks: 16 KiB of codes, half a first-level cache
 
   template <int MR>
@@ -298,7 +297,6 @@ struct Bf16PanelDot {
   using X = const bf16*;
   using Scales = std::conditional_t<Panel::kScaled, StoredScales<false>, NoScales>;
   static constexpr int kTile = 6;
-  static constexpr int kDirectRows = Panel::kScaled ? 18 : 6;
   static constexpr int64_t kStretch = 8;  // blocks: 16 KiB of bf16
 
   template <int MR>
@@ -439,12 +437,11 @@ void direct_rows(const Panels& w, int64_t panel, const typename Dot::X* x, int64
 
 // acc[i * 32 + j] = x[i] . output 32 panel + j, for i < m <= kPanelRowBlock. `next`: the panel that this thread is likely to come to next, or null.
 template <class Dot>
-void panel_rows(const Panels& w, int64_t panel, const typename Dot::X* x, int64_t m, float* acc, const PanelAt& next) {
+void panel_rows(const Panels& w, int64_t panel, const typename Dot::X* x, int64_t m, float* acc, const PanelAt& next, PanelPath path) {
   __builtin_memset(acc, 0, static_cast<size_t>(m) * 32 * sizeof(float));
-  if (m <= Dot::kDirectRows) {
-    // In equal parts of at most six rows; from the second on they find the panel in the cache. Measured on Zen 5, K = 1024, one thread: up to 18
-    // rows this equals expanding (I8, E4M3) or is 8 to 10 % faster (F4); plain bf16 has nothing to expand and gains from a whole pass at 8 rows already.
-    const int64_t parts = (m + 5) / 6;
+  if (path != PanelPath::kPackedTile) {
+    // In equal parts of at most six rows; from the second on they find the panel in the cache.
+    const int64_t parts = path == PanelPath::kRowDot ? m : (m + 5) / 6;
     const Fetch fetch(w.data + panel * w.panel_bytes, w.panel_bytes, next, w.scale_bytes_per_block());
     for (int64_t i = 0, left = parts; left > 0; --left) {
       const int64_t count = (m - i + left - 1) / left;
@@ -473,12 +470,13 @@ void panel_rows(const Panels& w, int64_t panel, const typename Dot::X* x, int64_
 
 // acc as panel_rows has it, for any kind of x.
 template <class Dot>
-void panel_values(const Weight& weight, const Panels& w, int64_t panel, const typename Dot::X* x, int64_t m, float* acc, const PanelAt& next) {
+void panel_values(const Weight& weight, const Panels& w, int64_t panel, const typename Dot::X* x, int64_t m, float* acc, const PanelAt& next,
+                  const PanelPaths* paths) {
   if constexpr (__is_same(Dot, F32PanelDot)) {
     __builtin_memset(acc, 0, static_cast<size_t>(m) * 32 * sizeof(float));
     F32PanelDot::rows(w, decode_of(weight.dtype), panel, x, m, acc);
   } else {
-    panel_rows<Dot>(w, panel, x, m, acc, next);
+    panel_rows<Dot>(w, panel, x, m, acc, next, choose_path(paths, weight.dtype, m));
   }
 }
 template <class X>
@@ -496,7 +494,7 @@ inline int64_t panel_columns(int64_t rows, int64_t panel_bytes) {
 
 // Calls store(g, m, n, values) for every row m and 32 outputs from n on of x_g . W_g^T, g < num: see for_each_tile.
 template <class Dot, class RowsOf, class WOf, class XRow, class Store>
-void for_each_panel(ThreadPool& pool, int num, RowsOf&& rows_of, WOf&& w_of, XRow&& x_row, Store&& store) {
+void for_each_panel(ThreadPool& pool, const PanelPaths* paths, int num, RowsOf&& rows_of, WOf&& w_of, XRow&& x_row, Store&& store) {
   for_each_range(
       pool, num,
       [&](int g) {
@@ -517,7 +515,7 @@ void for_each_panel(ThreadPool& pool, int num, RowsOf&& rows_of, WOf&& w_of, XRo
                                : n + kPanelRows < weight.rows         ? w.at(n / kPanelRows + 1)
                                : g + 1 < num && rows_of(g + 1) > 0    ? Panels(w_of(g + 1)).at(0)
                                                                       : PanelAt();
-          panel_values<Dot>(weight, w, n / kPanelRows, x, m1 - m0, values, next);
+          panel_values<Dot>(weight, w, n / kPanelRows, x, m1 - m0, values, next, paths);
           for (int64_t m = m0; m < m1; ++m) store(g, m, n, values + (m - m0) * 32);
         }
       });
@@ -526,7 +524,7 @@ void for_each_panel(ThreadPool& pool, int num, RowsOf&& rows_of, WOf&& w_of, XRo
 template <class Dot>
 void matmul_panel_kernel(ThreadPool& pool, const MatmulArgs& a) {
   for_each_panel<Dot>(
-      pool, 1 + a.num_more, [&](int) { return a.y.rows; }, [&](int p) -> const Weight& { return a.w_of(p); },
+      pool, a.paths, 1 + a.num_more, [&](int) { return a.y.rows; }, [&](int p) -> const Weight& { return a.w_of(p); },
       [&](int, int64_t m) { return x_row_as<typename Dot::X>(a.x, a.x_rows != nullptr ? a.x_rows[m] : m); },
       [&](int p, int64_t m, int64_t n, const float* values) { store_product(a, p, m, n, 32, values); });
 }

@@ -35,6 +35,13 @@ Status matmul(OpContext& ctx, const MatmulArgs& a) {
   for (int part = 0; part <= a.num_more; ++part) PM_RETURN_IF_ERROR(check_part(a, part));
   if (a.y.rows == 0) return ok_status();
   if (a.w.layout == WeightLayout::kPanel32) {
+    if (a.paths == nullptr && ctx.paths != nullptr) {
+      MatmulArgs with = a;
+      with.paths = ctx.paths;
+      return matmul(ctx, with);
+    }
+    const OpIndex counted = a.x.dtype == DType::kI8 ? OpIndex::k_matmul_panel_i8 : OpIndex::k_matmul_panel_bf16;
+    for (int part = 0; part <= a.num_more && a.x.dtype != DType::kF32; ++part) note_paths(ctx, counted, a.paths, a.w.dtype, a.y.rows);
     if (a.x.dtype == DType::kI8 && (a.w.dtype == DType::kI8 || a.w.dtype == DType::kF4) && a.x.row_stride >= quantised_row_bytes(a.x.cols)) {
       return PM_DISPATCH(ctx, matmul_panel_i8, a);
     }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "ops/context.h"
+#include "ops/panel_paths.h"
 #include "tensor/block_format.h"
 
 namespace pointsman::ops {
@@ -29,6 +30,8 @@ struct MatmulArgs {
   // `accumulate` as above.
   int num_more = 0;
   MatmulPart more[kMaxMoreParts];
+
+  const PanelPaths* paths = nullptr;  // host memory, W in panels only; null: the context's, or the built-in rule. Changes no bit
 
   const Weight& w_of(int part) const { return part == 0 ? w : more[part - 1].w; }
   const float* bias_of(int part) const { return part == 0 ? bias : more[part - 1].bias; }

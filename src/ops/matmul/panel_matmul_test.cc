@@ -4,6 +4,7 @@
 // rows.
 #include <gtest/gtest.h>
 
+#include "ops/kernels.h"
 #include "ops/matmul/matmul.h"
 #include "ops/quant/quantise.h"
 #include "support/panel_weight.h"
@@ -178,6 +179,43 @@ TEST(PanelMatmul, ARowDoesNotDependOnTheRowsBesideIt) {
         ASSERT_TRUE(ops::matmul(runner->context, {.x = x, .x_rows = order.data(), .w = panels.weight().slice_out(64, 32), .y = y.tensor(), .accumulate = true}).ok());
         for (int64_t r = 0; r < rows; ++r) {
           for (int64_t n = 0; n < 32; ++n) ASSERT_EQ(y.at(r, n), 1 + all.at(order[static_cast<size_t>(r)], 64 + n)) << format.name;
+        }
+      }
+    }
+  }
+}
+
+// Which way is taken is seen in the counters and in nothing else.
+TEST(PanelMatmul, EveryPathGivesTheSameBitsAndIsCounted) {
+  auto runners = make_runners(2);
+  const auto names = ops::op_names();
+  for (const CodedFormat& format : panel_formats()) {
+    Stored stored(format, 64, 608, 5);
+    const PanelWeight panels(stored.weight);
+    for (const int64_t rows : {1, 2, 5, 7, 18, 19, 96, 101}) {
+      Input input(rows, 608, stored.rng);
+      for (const auto& runner : runners) {
+        for (const DType x_type : inputs_of(format.dtype)) {
+          const Tensor x = input.of(x_type, runner->context);
+          TestMatrix<float> expected(rows, 64), found(rows, 64);
+          ASSERT_TRUE(ops::matmul(runner->context, {.x = x, .w = panels.weight(), .y = expected.tensor()}).ok());
+          for (int p = 0; p < ops::kNumPanelPaths; ++p) {
+            ops::PanelPaths forced;
+            for (auto& of_format : forced.of) std::fill(std::begin(of_format), std::end(of_format), static_cast<ops::PanelPath>(p));
+            ops::FallbackCounters counters;
+            ops::OpContext context = runner->context;
+            context.fallbacks = &counters;
+            context.paths = &forced;
+            std::fill(found.raw().begin(), found.raw().end(), NAN);
+            ASSERT_TRUE(ops::matmul(context, {.x = x, .w = panels.weight(), .y = found.tensor()}).ok());
+            ASSERT_TRUE(all_same(expected.values(), found.values())) << format.name << " " << rows << " rows, path " << p;
+            for (size_t i = 0; i < names.size(); ++i) {
+              const bool is_this = names[i] == (x_type == DType::kI8 ? "matmul_panel_i8" : "matmul_panel_bf16") && x_type != DType::kF32;
+              for (int q = 0; q < ops::kNumPanelPaths; ++q) {
+                EXPECT_EQ(counters.paths[i][q].load(), is_this && p == q ? static_cast<uint64_t>(rows > 96 ? 2 : 1) : 0u) << names[i];
+              }
+            }
+          }
         }
       }
     }
