@@ -31,6 +31,15 @@ Result<std::unique_ptr<Memory>> take(Device& device, int64_t bytes) {
   return std::unique_ptr<Memory>(new Memory{device, static_cast<std::byte*>(p), n});
 }
 
+// Is `a` reliably faster than `b`? Times are of turns, so a disturbance of a moment spoils a pair and not the verdict: most pairs must agree, and the
+// best times, which were disturbed least.
+bool is_faster(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.empty() || a.size() != b.size()) return false;
+  size_t won = 0;
+  for (size_t i = 0; i < a.size(); ++i) won += a[i] < b[i] * kWorthIt ? 1 : 0;
+  return won * 5 >= a.size() * 4 && *std::min_element(a.begin(), a.end()) < *std::min_element(b.begin(), b.end()) * kWorthIt;
+}
+
 BlockFormat format_of(DType w) {
   if (w == DType::kBF16) return {};
   return {.scale_dtype = w == DType::kI8 ? DType::kBF16 : DType::kF8E8M0, .block_rows = 1, .block_cols = 32};
@@ -155,16 +164,16 @@ Result<Tuning> tune_paths(Device& device, ThreadPool& pool, const KernelTable& k
             if (repeat >= 0) times[p].push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
           }
         }
+        const std::vector<double> usual = times[static_cast<int>(t.built_in)];
+        bool wins[kNumPanelPaths];
         for (int p = 0; p < kNumPanelPaths; ++p) {
+          wins[p] = is_faster(times[p], usual);
           std::sort(times[p].begin(), times[p].end());
           if (!times[p].empty()) t.quartile_s[p] = times[p][times[p].size() / 4];
         }
         t.chosen = t.built_in;
-        double best = t.quartile_s[static_cast<int>(t.built_in)] * kWorthIt;
         for (int p = 0; p < kNumPanelPaths; ++p) {
-          if (t.quartile_s[p] <= 0 || t.quartile_s[p] >= best) continue;
-          best = t.quartile_s[p];
-          t.chosen = static_cast<PanelPath>(p);
+          if (wins[p] && t.quartile_s[p] < t.quartile_s[static_cast<int>(t.chosen)]) t.chosen = static_cast<PanelPath>(p);
         }
         tuned.paths.of[f][i] = t.chosen;
         out.timings.push_back(t);

@@ -38,7 +38,7 @@ struct Tuning {
   std::vector<TuneTiming> timings;
 };
 
-// A path is chosen over the built-in one when it is at least 3 % faster. Needs weight_bytes and some 100 MiB of memory. `progress` after each shape and
+// A path is chosen over the built-in one when it is at least 3 % faster in four of five turns and at best. Needs weight_bytes and some 100 MiB of memory. `progress` after each shape and
 // format, with how many are done and how many there are.
 Result<Tuning> tune_paths(Device& device, ThreadPool& pool, const KernelTable& kernels, const MachineKey& key, const TuneOptions& options,
                           FunctionRef<void(int done, int all)> progress);
