@@ -79,14 +79,15 @@ Result<MachineLimits> measure_machine_limits(Device& device, ThreadPool& pool, I
     read_all = std::min(read_all, seconds([&] {
       pool.parallel_for(window, 1, [&](int64_t begin, int64_t end) { keep(loops.read(here + begin * kRange, (end - begin) * kRange)); });
     }));
-    // Half a window to the other half: as many bytes move as are read above.
-    const float* from = p + repeat % windows * window * kRange;
-    const int64_t half = window / 2;
-    float* const to = memory_floats + (repeat % windows * window + half) * kRange;
-    if (half > 0) {
-      copy_one = std::min(copy_one, seconds([&] { loops.copy(from, to, half * kRange); }));
+    // Half a window to the other half: as many bytes move as are read above. Windows of their own, which were not read a moment ago.
+    if (const int64_t half = window / 2; half > 0) {
+      float* from = memory_floats + (repeat + windows / 4) % windows * window * kRange;
+      copy_one = std::min(copy_one, seconds([&] { loops.copy(from, from + half * kRange, half * kRange); }));
+      from = memory_floats + (repeat + windows * 3 / 4) % windows * window * kRange;
       copy_all = std::min(copy_all, seconds([&] {
-        pool.parallel_for(half, 1, [&](int64_t begin, int64_t end) { loops.copy(from + begin * kRange, to + begin * kRange, (end - begin) * kRange); });
+        pool.parallel_for(half, 1, [&](int64_t begin, int64_t end) {
+          loops.copy(from + begin * kRange, from + (half + begin) * kRange, (end - begin) * kRange);
+        });
       }));
     }
     fma_one = std::min(fma_one, seconds([&] { keep(loops.fma(kSteps)); }));
