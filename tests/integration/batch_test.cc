@@ -12,8 +12,10 @@
 #include "base/log.h"
 #include "device/fake/fake_device.h"
 #include "engine/engine_impl.h"
+#include "pack/pack.h"
 #include "support/faulty_fs.h"
 #include "support/golden.h"
+#include "support/temp_dir.h"
 
 namespace pointsman {
 namespace {
@@ -177,6 +179,29 @@ TEST(BatchOnDemand, EveryRowHasTheBitsOfItsLoneRun) {
     return engine->stats().dense_on_demand.bytes_read;
   };
   EXPECT_EQ(head_bytes(5), head_bytes(1));
+}
+
+// A head in panels, in memory and window by window, with inputs in codes and in bf16.
+TEST(BatchPacked, EveryRowHasTheBitsOfItsLoneRun) {
+  for (const PackFormat format : {PackFormat::kInt8, PackFormat::kMxfp8}) {
+    const testing::TempDir dir;
+    ASSERT_TRUE(run_pack(FileSystem::real(), testing::source_path("models/pointsman-tiny-moe"), dir.file("p"), {.format = format},
+                         {.tool_version = "test", .created = "2026-01-01T00:00:00Z"}, [](uint64_t, uint64_t) { return true; }).ok());
+    EngineOptions options = options_of({"", Numerics::kBf16});
+    options.model_dir = dir.file("p");
+    std::vector<Timeline> timelines;
+    auto lone = load(options);
+    ASSERT_NE(lone, nullptr);
+    for (size_t i = 0; i < 7; ++i) timelines.push_back(alone(*lone, i, 30));
+    options.max_sessions = 7;
+    for (const bool on_demand : {false, true}) {
+      if (on_demand) options.placement = {{.pattern = "lm_head", .placement = Placement::kOnDemand}};
+      auto engine = load(options);
+      ASSERT_NE(engine, nullptr);
+      ASSERT_NO_FATAL_FAILURE(play(*engine, timelines, 7, 40, 1));
+      EXPECT_EQ(engine->stats().dense_on_demand.bytes_read > 0, on_demand);
+    }
+  }
 }
 
 TEST(BatchDevice, ADeviceThatComputesLateGivesTheSameBits) {
