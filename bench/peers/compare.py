@@ -23,11 +23,16 @@ def run(command, seconds):
 
 
 def ours(a, folder):
-    out = run([a.pointsman, "bench", "decode", folder, "--memory", a.memory, "-t", str(a.threads), "-c", str(a.prompt + a.tokens + 64),
-               "--prompt-tokens", str(a.prompt), "-n", str(a.tokens), "--repeat", "1", "--json", "--no-progress"], a.timeout)
-    r = json.loads(out)["runs"][0]
-    return {"prefill": r["prefill_tokens_per_s"]["median"], "decode": r["decode_tokens_per_s"]["median"], "stream_gbps": r["stream_gbps"],
-            "peak_gflops": r["peak_gflops"], "bytes": r["active_weight_bytes_per_token"], "disturbed": r["disturbed"]}
+    # As llama-bench has it: the prompt by itself, and decoding from an empty context.
+    def bench(prompt, tokens):
+        out = run([a.pointsman, "bench", "decode", folder, "--memory", a.memory, "-t", str(a.threads), "-c", str(a.prompt + a.tokens + 64),
+                   "--prompt-tokens", str(prompt), "-n", str(tokens), "--repeat", "1", "--json", "--no-progress"], a.timeout)
+        return json.loads(out)["runs"][0]
+
+    p, d = bench(a.prompt, 1), bench(1, a.tokens)
+    return {"prefill": p["prefill_tokens_per_s"]["median"], "of_peak": p["of_peak"], "arithmetic": p["arithmetic"],
+            "decode": d["decode_tokens_per_s"]["median"], "stream_gbps": d["stream_gbps"], "of_stream": d["of_stream"], "of_read": d.get("of_read"),
+            "disturbed": p["disturbed"] or d["disturbed"]}
 
 
 def peer(a, binary, gguf):
@@ -69,20 +74,23 @@ def main():
             print(f"round {i + 1} of {a.rounds}: {name}: prefill {last['prefill']:.1f}, decode {last['decode']:.1f} tokens/s", file=sys.stderr)
 
     first = rounds[contenders[0][0]]
-    print(f"limits: {statistics.median(r['stream_gbps'] for r in first):.1f} GB/s read, "
-          f"{statistics.median(r['peak_gflops'] for r in first):.0f} GFLOP/s bf16, {a.threads} threads")
-    print("\n| | prefill of %d, tokens/s | | decode of %d, tokens/s | | of read bandwidth |" % (a.prompt, a.tokens))
-    print("|---|---|---|---|---|---|")
+    print(f"{a.threads} threads; memory reads at best {min(r['stream_gbps'] for r in first):.1f} to {max(r['stream_gbps'] for r in first):.1f} GB/s")
+    print("\n| | prefill of %d, tokens/s | | of peak | decode of %d, tokens/s | | of the read rate at best | between tokens |" % (a.prompt, a.tokens))
+    print("|---|---|---|---|---|---|---|---|")
     for name, _ in contenders:
         cells = []
         for what in ("prefill", "decode"):
             values = [r[what] for r in rounds[name]]
             ratio = statistics.median(values) / statistics.median(r[what] for r in first)
             cells.append(f"{statistics.median(values):.1f} [{min(values):.1f}..{max(values):.1f}] | {ratio:.2f}x")
-        share = ""
-        if "bytes" in rounds[name][0]:
-            share = f"{statistics.median(r['bytes'] * r['decode'] / r['stream_gbps'] / 1e9 for r in rounds[name]):.0%}"
-        print(f"| {name} | {cells[0]} | {cells[1]} | {share} |")
+        shares = {"of_peak": "", "of_stream": "", "of_read": ""}
+        for key in shares:
+            values = [r[key] for r in rounds[name] if r.get(key) is not None]
+            if values:
+                shares[key] = f"{statistics.median(values):.0%} [{min(values):.0%}..{max(values):.0%}]"
+        if shares["of_peak"]:
+            shares["of_peak"] += " " + rounds[name][0]["arithmetic"]
+        print(f"| {name} | {cells[0]} | {shares['of_peak']} | {cells[1]} | {shares['of_stream']} | {shares['of_read']} |")
     if any(r["disturbed"] for name in rounds for r in rounds[name] if "disturbed" in r):
         print("\nOther processes held the cores during some rounds: ratios of medians mean more than single figures.")
     if a.json:

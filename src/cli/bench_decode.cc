@@ -52,10 +52,10 @@ int32_t random_token(uint64_t seed, uint64_t position, int64_t vocab) {
 struct Run {
   uint64_t budget_bytes = 0;
   std::vector<double> prefill_tps, decode_tps, token_ms;  // per repetition, per repetition, per token
-  double stream_gbps = 0, peak_gflops = 0;                // of the machine; the latter in the dtype of the prefill
+  double stream_gbps = 0, fp32_gflops = 0, bf16_gflops = 0, int8_gops = 0;  // of the machine
   std::vector<double> read_gbps;                          // between tokens; empty when too little is resident
   int threads = 0;
-  bool use_bf16 = false;
+  const char* arithmetic = "fp32";  // of most products of the prefill: fp32, bf16, int8
   bool disturbed = false;
   uint64_t active_bytes = 0;
   double prefill_flops_per_token = 0;
@@ -76,7 +76,8 @@ struct Run {
   }
   double of_stream() const { return stream_gbps > 0 ? weight_gbps() / stream_gbps : 0; }
   double prefill_gflops() const { return median(prefill_tps) * prefill_flops_per_token * 1e-9; }
-  double of_peak() const { return peak_gflops > 0 ? prefill_gflops() / peak_gflops : 0; }
+  double peak_gflops() const { return arithmetic[0] == 'i' ? int8_gops : arithmetic[0] == 'b' ? bf16_gflops : fp32_gflops; }
+  double of_peak() const { return peak_gflops() > 0 ? prefill_gflops() / peak_gflops() : 0; }
 };
 
 // Two operations per weight that a prompt token meets: every dense matrix but the embedding and the head (which only the last
@@ -97,6 +98,38 @@ double flops_per_prompt_token(Engine& engine) {
   return 2 * weights;
 }
 
+// The dot product that experts (of a dense model, the first projection) are multiplied with: see model/forward.h, input_of.
+const char* arithmetic_of(const Engine::Impl& e, const Run& run) {
+  if (e.options.numerics != Numerics::kBf16 || run.bf16_gflops <= 0) return "fp32";
+  DType dtype = DType::kBF16;
+  WeightLayout layout = WeightLayout::kOutIn;
+  if (e.binding.experts != nullptr) {
+    dtype = e.binding.experts->at(0, 0).parts[0].dtype, layout = e.binding.experts->at(0, 0).parts[0].layout;
+  } else if (!e.binding.weights->layers.empty()) {
+    dtype = e.binding.weights->layers[0].o.weight.dtype, layout = e.binding.weights->layers[0].o.weight.layout;
+  }
+  if (layout != WeightLayout::kPanel32) return dtype == DType::kBF16 ? "bf16" : "fp32";
+  return dtype == DType::kI8 || dtype == DType::kF4 ? "int8" : dtype == DType::kBF16 || dtype == DType::kF8E4M3 ? "bf16" : "fp32";
+}
+
+// Where all experts fit, a decoded token reads none from disk: they are read before anything counts, by prompts of random tokens. Routing that never
+// asks for some of them ends it, too.
+Status read_all_experts(const Flags& f, Engine& engine, Session& session) {
+  const MemoryPlan& plan = engine.memory_plan();
+  if (plan.num_experts_total == 0 || plan.num_slots < plan.num_experts_total) return ok_status();
+  const int64_t vocab = num_token_ids(engine);
+  std::vector<int32_t> prompt(static_cast<size_t>(std::min<int64_t>(512, session.context_length())));
+  for (uint64_t pass = 0; pass < 16; ++pass) {
+    if (was_interrupted()) return {StatusCode::kUnavailable, "interrupted"};
+    for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = random_token(static_cast<uint64_t>(f.seed) + 1000 + pass, i, vocab);
+    const uint64_t before = engine.stats().experts.misses;
+    PM_RETURN_IF_ERROR(session.rewind(0));
+    PM_RETURN_IF_ERROR(session.prefill(prompt).status());
+    if (engine.stats().experts.misses == before) break;
+  }
+  return ok_status();
+}
+
 uint64_t disk_bytes(const Engine& engine) {
   const EngineStats s = engine.stats();
   return s.experts.bytes_read + s.dense_on_demand.bytes_read;
@@ -112,6 +145,8 @@ Status measure(const Flags& f, Engine& engine, Run& run) {
   run.active_bytes = engine.memory_plan().active_weight_bytes_per_token;
   run.expected_disk_bytes = engine.memory_plan().expected_disk_bytes_per_token;
   run.prefill_flops_per_token = flops_per_prompt_token(engine);
+  run.arithmetic = arithmetic_of(e, run);
+  PM_RETURN_IF_ERROR(read_all_experts(f, engine, *session));
   // The first repetition warms up: pages, caches, experts.
   for (int64_t repetition = 0; repetition <= f.repeat; ++repetition) {
     const bool counts = repetition > 0;
@@ -162,8 +197,8 @@ void print_run(const Run& r) {
     return print_sessions(r.by_sessions, r.stream_gbps);
   }
   std::printf("budget %s\n", human_bytes(static_cast<double>(r.budget_bytes)).c_str());
-  std::printf("  prefill %9.1f tokens/s  (%.1f to %.1f)  %.1f of %.0f GFLOP/s (%.0f %%)\n", median(r.prefill_tps),
-              quantile(r.prefill_tps, 0), quantile(r.prefill_tps, 1), r.prefill_gflops(), r.peak_gflops, 100 * r.of_peak());
+  std::printf("  prefill %9.1f tokens/s  (%.1f to %.1f)  %.1f of %.0f GFLOP/s of %s (%.0f %%)\n", median(r.prefill_tps),
+              quantile(r.prefill_tps, 0), quantile(r.prefill_tps, 1), r.prefill_gflops(), r.peak_gflops(), r.arithmetic, 100 * r.of_peak());
   std::printf("  decode  %9.1f tokens/s  (%.1f to %.1f)  p50 %.3f ms  p95 %.3f ms  p99 %.3f ms\n", median(r.decode_tps),
               quantile(r.decode_tps, 0), quantile(r.decode_tps, 1), quantile(r.token_ms, 0.5), quantile(r.token_ms, 0.95),
               quantile(r.token_ms, 0.99));
@@ -180,16 +215,22 @@ void print_run(const Run& r) {
   }
 }
 
+std::string limits_text(const Run& r) {
+  std::string text = format("{} threads, memory reads {:.1f} GB/s, fp32 {:.0f} GFLOP/s", r.threads, r.stream_gbps, r.fp32_gflops);
+  if (r.bf16_gflops > 0) text += format(", bf16 {:.0f} GFLOP/s", r.bf16_gflops);
+  if (r.int8_gops > 0) text += format(", int8 {:.0f} GOP/s", r.int8_gops);
+  return text;
+}
+
 void print_limits(const Run& r) {
-  std::printf("limits  %d threads, memory reads %.2f GB/s, %s %.0f GFLOP/s\n", r.threads, r.stream_gbps, r.use_bf16 ? "bf16" : "fp32", r.peak_gflops);
+  std::printf("limits  %s\n", limits_text(r).c_str());
   std::fflush(stdout);
 }
 
 void print_markdown(const std::vector<Run>& runs) {
   std::printf("Limits of the machine, best of each run: ");
   for (size_t i = 0; i < runs.size(); ++i) {
-    std::printf("%s%d threads, %.1f GB/s, %s %.0f GFLOP/s", i > 0 ? "; " : "", runs[i].threads, runs[i].stream_gbps, runs[i].use_bf16 ? "bf16" : "fp32",
-                runs[i].peak_gflops);
+    std::printf("%s%s", i > 0 ? "; " : "", limits_text(runs[i]).c_str());
   }
   std::printf("\n\n| budget | prefill tokens/s | of peak | decode tokens/s (min to max) | p50 / p95 / p99 ms | weights GB/s | of memory between tokens | of memory at "
               "best | experts | disk per token |\n|---|---|---|---|---|---|---|---|---|---|\n");
@@ -224,7 +265,8 @@ Json to_json(const Run& r) {
   }
   j.set("prefill_tokens_per_s", spread(r.prefill_tps));
   j.set("prefill_gflops", r.prefill_gflops());
-  j.set("peak_gflops", r.peak_gflops);
+  j.set("arithmetic", r.arithmetic);
+  j.set("peak_gflops", r.peak_gflops());
   j.set("of_peak", r.of_peak());
   j.set("decode_tokens_per_s", spread(r.decode_tps));
   Json ms = Json::object();
@@ -270,9 +312,10 @@ Status measure_limits(const Flags& f, const EngineOptions& options, int threads,
   PM_ASSIGN_OR_RETURN(const ops::MachineLimits limits,
                       ops::measure_machine_limits(*device, pool, isa, cpu, {.read_bytes = f.stream_mib << 20, .repeats = 5}));
   run.threads = threads;
-  const bool use_bf16 = run.use_bf16 = options.numerics == Numerics::kBf16 && limits.bf16_gflop_s > 0;
   run.stream_gbps = std::max(run.stream_gbps, limits.read_gb_s);
-  run.peak_gflops = std::max(run.peak_gflops, use_bf16 ? limits.bf16_gflop_s : limits.fma_gflop_s);
+  run.fp32_gflops = std::max(run.fp32_gflops, limits.fma_gflop_s);
+  run.bf16_gflops = std::max(run.bf16_gflops, limits.bf16_gflop_s);
+  run.int8_gops = std::max(run.int8_gops, limits.int8_gop_s);
   run.disturbed |= limits.disturbed;
   return ok_status();
 }
