@@ -44,10 +44,11 @@ ThreadPool::~ThreadPool() {
   workers_.clear();
 }
 
-void ThreadPool::parallel_for(int64_t n, int64_t grain, FunctionRef<void(int64_t, int64_t)> fn) {
+void ThreadPool::parallel_for(int64_t n, int64_t grain, FunctionRef<void(int64_t, int64_t)> fn, Calls calls) {
   if (n <= 0) return;
   const int64_t num_ranges = (n + grain - 1) / grain;
   if (num_threads_ == 1 || num_ranges == 1) {
+    if (calls == Calls::kRuns) return fn(0, n);
     for (int64_t begin = 0; begin < n; begin += grain) fn(begin, std::min(n, begin + grain));
     return;
   }
@@ -55,6 +56,7 @@ void ThreadPool::parallel_for(int64_t n, int64_t grain, FunctionRef<void(int64_t
   fn_ = &fn;
   n_ = n;
   grain_ = grain;
+  calls_ = calls;
   done_.store(0, std::memory_order_relaxed);
   const uint32_t task = task_.load(std::memory_order_relaxed) + 1;
   for (int t = 0; t < num_threads_; ++t) {
@@ -135,7 +137,8 @@ bool ThreadPool::take_and_run_of(Share& share) {
   } while (!share.state.compare_exchange_weak(state, state - count, std::memory_order_acq_rel, std::memory_order_acquire));
   // We hold ranges, so this task cannot end and its fields cannot change until done_ is raised below.
   int64_t begin = (share.end - left) * grain_;
-  for (uint32_t i = 0; i < count; ++i, begin += grain_) (*fn_)(begin, std::min(n_, begin + grain_));
+  const int64_t step = calls_ == Calls::kRuns ? static_cast<int64_t>(count) * grain_ : grain_, end = begin + static_cast<int64_t>(count) * grain_;
+  for (; begin < end; begin += step) (*fn_)(begin, std::min(n_, begin + step));
   done_.fetch_add(count, std::memory_order_seq_cst);
   if (caller_sleeps_.load(std::memory_order_seq_cst)) {
     { std::lock_guard lock(mutex_); }

@@ -39,8 +39,10 @@ class ThreadPool {
 
   // Calls fn(begin, end) for consecutive ranges of `grain` indices (the last may be shorter) that cover [0, n), from several
   // threads; returns when all are done. fn must not throw and must not call parallel_for of the same pool.
+  // With kRuns, fn is called once for all the ranges that a thread took at once, which follow one another.
   // REQUIRES: called from one thread at a time; grain >= 1; n / grain < 2^31.
-  void parallel_for(int64_t n, int64_t grain, FunctionRef<void(int64_t begin, int64_t end)> fn);
+  enum class Calls { kRanges, kRuns };
+  void parallel_for(int64_t n, int64_t grain, FunctionRef<void(int64_t begin, int64_t end)> fn, Calls calls = Calls::kRanges);
 
  private:
   // Ranges of one thread. Upper half of `state`: task number. Lower half: ranges not yet taken. One word, so that taking a range also
@@ -67,6 +69,7 @@ class ThreadPool {
   const FunctionRef<void(int64_t, int64_t)>* fn_ = nullptr;
   int64_t n_ = 0;
   int64_t grain_ = 1;
+  Calls calls_ = Calls::kRanges;
 
   std::unique_ptr<Share[]> shares_;  // [num_threads]
   alignas(64) std::atomic<uint32_t> task_{0};  // raised when all shares of a task are there

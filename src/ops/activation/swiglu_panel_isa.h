@@ -25,7 +25,7 @@ inline void store_act(const Tensor& act, int64_t row, int64_t n, const float* va
 template <class Dot>
 void swiglu_panel_kernel(ThreadPool& pool, const SwigluFfnArgs& a) {
   const ActRows act(a);
-  for_each_range(
+  for_each_range<Ranges::kRuns>(
       pool, a.num_experts,
       [&](int i) {
         const FfnExpert& e = a.experts[i];

@@ -495,7 +495,7 @@ inline int64_t panel_columns(int64_t rows, int64_t panel_bytes) {
 // Calls store(g, m, n, values) for every row m and 32 outputs from n on of x_g . W_g^T, g < num: see for_each_tile.
 template <class Dot, class RowsOf, class WOf, class XRow, class Store>
 void for_each_panel(ThreadPool& pool, const PanelPaths* paths, int num, RowsOf&& rows_of, WOf&& w_of, XRow&& x_row, Store&& store) {
-  for_each_range(
+  for_each_range<Ranges::kRuns>(
       pool, num,
       [&](int g) {
         const Weight& w = w_of(g);

@@ -36,8 +36,10 @@ struct RangeGrid {
 inline constexpr int kMaxGrids = 16;
 
 // body(g, m0, m1, n0, n1) for every range of every grid, in one parallel_for: a step over several matrices has one end to wait for.
-// Ranges that share columns follow one another, so that their part of W stays in the cache.
-template <class GridOf, class Body>
+// Ranges that share columns follow one another, so that their part of W stays in the cache. With kRuns, ranges of all rows that follow one another
+// are one range to body, which must take any number of columns: for few rows the beginning of a range is 2 % of it.
+enum class Ranges { kSingle, kRuns };
+template <Ranges kRanges = Ranges::kSingle, class GridOf, class Body>
 void for_each_range(ThreadPool& pool, int num_grids, GridOf&& grid_of, Body&& body) {
   RangeGrid grids[kMaxGrids];
   int64_t begin[kMaxGrids + 1] = {};
@@ -51,10 +53,16 @@ void for_each_range(ThreadPool& pool, int num_grids, GridOf&& grid_of, Body&& bo
       while (range >= begin[g + 1]) ++g;
       const RangeGrid& grid = grids[g];
       const int64_t m_blocks = grid.m_blocks(), block = range - begin[g];
+      if (kRanges == Ranges::kRuns && m_blocks == 1) {
+        const int64_t run = smaller(last, begin[g + 1]) - range;
+        body(g, 0, grid.rows, block * grid.n_step, smaller(grid.cols, (block + run) * grid.n_step));
+        range += run - 1;
+        continue;
+      }
       const int64_t n0 = block / m_blocks * grid.n_step, m0 = block % m_blocks * grid.m_step;
       body(g, m0, smaller(grid.rows, m0 + grid.m_step), n0, smaller(grid.cols, n0 + grid.n_step));
     }
-  });
+  }, ThreadPool::Calls::kRuns);
 }
 
 // Calls store(g, m, n, count, values) for every row m and run of columns of x_g . W_g^T, g < num. w_of(g) gives a matrix, rows_of(g) the
