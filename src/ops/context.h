@@ -10,7 +10,7 @@
 //   * the 16 lanes are added as a balanced tree: lane i + lane i+8, then i + i+4, i + i+2, i + i+1;
 //   * no kernel splits K over threads or blocks.
 // Packed weights (tensor/panel_layout.h) keep outputs in lanes, so an output is one chain along K instead, and there is no tree:
-//   * x as 8-bit codes (quant/quantise.h): for each block of 32 inputs in order, acc = fma(float(exact int32 dot of the codes), scale of x *
+//   * x as 8-bit codes (quant/quantise.h): for each block of 32 inputs (of W with a scale for every 128: of 128, the last what is left) in order, acc = fma(float(exact int32 dot of the codes), scale of x *
 //     scale of W, acc), from 0; E2M1 counts as twice its value, with half the scale of W;
 //   * bf16 x with E4M3: for each block, dot = the pairs (2j, 2j+1) in order as above, from 0; acc = fma(dot, scale of W, acc). bf16 x with bf16:
 //     all pairs of K in order. Denormals flushed, those of scales too;

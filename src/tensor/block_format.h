@@ -2,7 +2,7 @@
 //
 // Block-scaled number formats as data: an element code (E4M3, E5M2, E2M1) and one scale for every block_rows x block_cols elements.
 //   value(r, c) = code(r, c) * scale(r / block_rows, c / block_cols), one fp32 rounding.
-// INT8 (I8 as an element code) is a two's complement integer; its own format has BF16 scales over 1 x 32.
+// INT8 (I8 as an element code) is a two's complement integer; its own formats have BF16 scales over 1 x 32 and 1 x 128.
 // Blocks at the right and lower edge are partial. DeepSeek V3: E4M3, 128 x 128, F32. DeepSeek V4: E4M3, 128 x 128, E8M0; MXFP8: E4M3 or
 // E5M2, 1 x 32, E8M0; MXFP4 (DeepSeek V4 experts, gpt-oss): E2M1, 1 x 32, E8M0. Element tables: OCP Microscaling Formats v1.0 and OCP FP8.
 //
@@ -94,7 +94,7 @@ inline int64_t scale_index(const Weight& w, int64_t row, int64_t col) {
   const BlockFormat& f = w.format;
   if (w.layout == WeightLayout::kPanel32 && f.block_rows == 1) {
     const int64_t at = w.first_row + row;
-    return (at / kPanelRows * (w.cols / f.block_cols) + col / f.block_cols) * kPanelRows + at % kPanelRows;
+    return (at / kPanelRows * f.grid_cols(w.cols) + col / f.block_cols) * kPanelRows + at % kPanelRows;
   }
   const int64_t r = (w.first_row + row) / f.block_rows, c = col / f.block_cols;
   return f.transposed ? c * f.grid_rows(w.grid_of_rows > 0 ? w.grid_of_rows : w.rows) + r : r * f.grid_cols(w.cols) + c;

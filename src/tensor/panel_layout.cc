@@ -65,7 +65,7 @@ void turn(const Weight& w, void* data, void* scales) {
     if (scales != nullptr) std::memcpy(scales, w.scales, static_cast<size_t>(grid_bytes(w.format, w.rows, w.cols)));
     return;
   }
-  const int64_t blocks = w.cols / w.format.block_cols;
+  const int64_t blocks = w.format.grid_cols(w.cols);
   for (int64_t p = 0; p < w.rows / kPanelRows; ++p) {
     const uint8_t* from = static_cast<const uint8_t*>(w.scales) + p * kPanelRows * blocks * scale_bytes;
     uint8_t* to = static_cast<uint8_t*>(scales) + p * kPanelRows * blocks * scale_bytes;
@@ -84,7 +84,7 @@ bool can_be_panels(const Weight& w) {
   if (w.first_row % kPanelRows != 0) return false;
   if (!w.format) return is_plain(w.dtype);
   const BlockFormat& f = w.format;
-  const bool fine = f.block_rows == 1 && f.block_cols == 32 && !f.transposed;
+  const bool fine = f.block_rows == 1 && (f.block_cols == 32 || (f.block_cols == 128 && w.dtype == DType::kI8)) && !f.transposed;
   return is_coded(w.dtype) && (fine || (f.block_rows % kPanelRows == 0 && f.block_cols % 32 == 0));
 }
 

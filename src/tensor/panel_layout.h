@@ -8,10 +8,10 @@
 //   F32           [rows / 32][cols][32]
 //   F4            [rows / 32][cols / 8][32][4]      bytes: low nibble input 8 g + j, high nibble input 8 g + 4 + j, so that the low nibbles
 //                                                   of 64 bytes are one 8-bit group and the high ones the next
-//   scales of 1 x 32 blocks  [rows / 32][cols / 32][32]; other grids stay as they are
+//   scales of 1 x 32 and 1 x 128 blocks  [rows / 32][blocks of a row][32]; other grids stay as they are
 //
 // A pure permutation of the rows' elements and of the scales: it can be undone bit for bit. Rows and inputs must be multiples of 32; blocks
-// are 1 x 32, or multiples of 32 in both directions.
+// are 1 x 32, with I8 also 1 x 128 (the last one of a row: what is left), or multiples of 32 in both directions.
 #pragma once
 
 #include <cstdint>

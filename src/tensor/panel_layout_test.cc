@@ -19,6 +19,7 @@ std::vector<Case> cases() {
   return {{DType::kBF16, {}},
           {DType::kF32, {}},
           {DType::kI8, {.scale_dtype = DType::kBF16, .block_rows = 1, .block_cols = 32}},
+          {DType::kI8, {.scale_dtype = DType::kBF16, .block_rows = 1, .block_cols = 128}},
           {DType::kF8E4M3, {.scale_dtype = DType::kF8E8M0, .block_rows = 1, .block_cols = 32}},
           {DType::kF8E4M3, {.scale_dtype = DType::kF32, .block_rows = 32, .block_cols = 64}},
           {DType::kF4, {.scale_dtype = DType::kF8E8M0, .block_rows = 1, .block_cols = 32}}};
@@ -60,10 +61,10 @@ Stored in_panels(const Stored& rows) {
 TEST(PanelLayout, EveryElementIsWhatItWasInRows) {
   for (const Case& c : cases()) {
     SCOPED_TRACE(std::string(dtype_name(c.dtype)));
-    const Stored rows = in_rows(c, 96, 64), panels = in_panels(rows);
+    const Stored rows = in_rows(c, 96, 320), panels = in_panels(rows);
     ASSERT_TRUE(is_computable(panels.weight));
     for (int64_t r = 0; r < 96; ++r) {
-      for (int64_t k = 0; k < 64; ++k) {
+      for (int64_t k = 0; k < 320; ++k) {
         const float expected = weight_value(rows.weight, r, k), got = weight_value(panels.weight, r, k);
         ASSERT_EQ(std::memcmp(&expected, &got, 4), 0) << "[" << r << ", " << k << "]";
       }
@@ -73,7 +74,7 @@ TEST(PanelLayout, EveryElementIsWhatItWasInRows) {
 
 TEST(PanelLayout, TheWayBackGivesTheBytes) {
   for (const Case& c : cases()) {
-    const Stored rows = in_rows(c, 64, 96), panels = in_panels(rows);
+    const Stored rows = in_rows(c, 64, 288), panels = in_panels(rows);
     Stored back;
     back.data.resize(rows.data.size()), back.scales.resize(rows.scales.size());
     from_panels(panels.weight, back.data.data(), back.scales.data());

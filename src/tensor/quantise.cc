@@ -18,10 +18,18 @@ constexpr int kN = static_cast<int>(kCodeBlock);
 inline uint32_t bits_of(float f) { return std::bit_cast<uint32_t>(f); }
 inline float float_of(uint32_t u) { return std::bit_cast<float>(u); }
 
-// The largest magnitude, as bits: those of floats without sign are ordered like the floats.
-inline uint32_t largest_bits(const float* v) {
-  uint32_t most = 0;
+// The largest magnitude and `most`, as bits: those of floats without sign are ordered like the floats.
+inline uint32_t largest_bits(const float* v, uint32_t most = 0) {
   for (int i = 0; i < kN; ++i) most = std::max(most, bits_of(v[i]) & 0x7fffffffu);
+  return most;
+}
+
+// The same of any number of values.
+uint32_t largest_bits_of(const float* v, int64_t n) {
+  uint32_t most = 0;
+  const int64_t whole = n / kN * kN;
+  for (int64_t i = 0; i < whole; i += kN) most = largest_bits(v + i, most);
+  for (int64_t i = whole; i < n; ++i) most = std::max(most, bits_of(v[i]) & 0x7fffffffu);
   return most;
 }
 
@@ -189,10 +197,20 @@ const SquareTable& squares_of(DType dtype) {
 
 }  // namespace
 
-std::string_view block_code_name(BlockCode code) { return code == BlockCode::kInt8 ? "int8" : code == BlockCode::kMxfp8 ? "mxfp8" : "mxfp4"; }
-DType code_dtype(BlockCode code) { return code == BlockCode::kInt8 ? DType::kI8 : code == BlockCode::kMxfp8 ? DType::kF8E4M3 : DType::kF4; }
+std::string_view block_code_name(BlockCode code) {
+  switch (code) {
+    case BlockCode::kInt8: return "int8";
+    case BlockCode::kInt8Wide: return "int8-128";
+    case BlockCode::kMxfp8: return "mxfp8";
+    default: return "mxfp4";
+  }
+}
+static bool is_int8(BlockCode code) { return code == BlockCode::kInt8 || code == BlockCode::kInt8Wide; }
+DType code_dtype(BlockCode code) { return is_int8(code) ? DType::kI8 : code == BlockCode::kMxfp8 ? DType::kF8E4M3 : DType::kF4; }
 BlockFormat code_format(BlockCode code) {
-  return {.scale_dtype = code == BlockCode::kInt8 ? DType::kBF16 : DType::kF8E8M0, .block_rows = 1, .block_cols = static_cast<int32_t>(kCodeBlock)};
+  return {.scale_dtype = is_int8(code) ? DType::kBF16 : DType::kF8E8M0,
+          .block_rows = 1,
+          .block_cols = static_cast<int32_t>(code == BlockCode::kInt8Wide ? kWideCodeBlock : kCodeBlock)};
 }
 
 void QuantisationError::add(const QuantisationError& other) {
@@ -207,10 +225,12 @@ double QuantisationError::value_rms() const { return count > 0 ? std::sqrt(value
 int64_t quantise_row(BlockCode code, ScaleRule rule, const float* values, int64_t n, uint8_t* codes, uint8_t* scales, QuantisationError& error) {
   const bool fp4 = code == BlockCode::kMxfp4;
   PM_CHECK(!fp4 || n % 2 == 0);
-  const int64_t scale_bytes = code == BlockCode::kInt8 ? 2 : 1;
+  const int64_t scale_bytes = is_int8(code) ? 2 : 1, width = code_format(code).block_cols;
+  uint32_t amax = 0;
   float padded[kN], decoded[kN];
   uint8_t spare[kN];
-  for (int64_t at = 0, block = 0; at < n; at += kN, ++block) {
+  // A wide block goes in pieces of kN under one scale.
+  for (int64_t at = 0; at < n; at += kN) {
     const int64_t m = std::min<int64_t>(kN, n - at);
     const float* v = values + at;
     uint8_t* to = codes + (fp4 ? at / 2 : at);
@@ -219,16 +239,17 @@ int64_t quantise_row(BlockCode code, ScaleRule rule, const float* values, int64_
       std::fill(std::copy_n(v, m, padded), padded + kN, 0.0f);
       v = padded;
     }
-    const uint32_t amax = largest_bits(v);
+    if (at % width == 0) amax = width == kN ? largest_bits(v) : largest_bits_of(values + at, std::min(width, n - at));
     if (amax >= 0x7f800000u) {
       for (int64_t i = 0; i < m; ++i) {
         if (!std::isfinite(v[i])) return at + i;
       }
     }
     uint8_t* const block_codes = partial ? spare : to;
-    uint8_t* const scale = scales + block * scale_bytes;
+    uint8_t* const scale = scales + at / width * scale_bytes;
     switch (code) {
-      case BlockCode::kInt8: int8_block(v, amax, block_codes, scale, decoded); break;
+      case BlockCode::kInt8:
+      case BlockCode::kInt8Wide: int8_block(v, amax, block_codes, scale, decoded); break;
       case BlockCode::kMxfp8: mxfp8_block(v, amax, rule, block_codes, scale, decoded); break;
       case BlockCode::kMxfp4: mxfp4_block(v, amax, rule, block_codes, scale, decoded); break;
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // From fp32 to block-scaled codes: INT8 with BF16 scales, MXFP8 (E4M3) and MXFP4 (E2M1) with E8M0 scales, one scale for every 32 values
-// along a row. The inverse is block_format.h. Exact and the same on every machine: no step depends on the instruction set.
+// along a row; INT8-128 is INT8 with one for every 128. The inverse is block_format.h. Exact and the same on every machine: no step depends on the instruction set.
 //
 //   INT8   scale = amax / 127, rounded up to BF16, so that no value clips; code = value / scale, to nearest, ties to even
 //   MX     scale = 2^e. kUp: e = ceil(log2(amax / largest)), nothing saturates. kDown: e = floor(log2(amax)) - floor(log2(largest)), as the
@@ -17,12 +17,13 @@
 
 namespace pointsman {
 
-enum class BlockCode : uint8_t { kInt8, kMxfp8, kMxfp4 };
+enum class BlockCode : uint8_t { kInt8, kInt8Wide, kMxfp8, kMxfp4 };
+inline constexpr BlockCode kBlockCodes[] = {BlockCode::kInt8, BlockCode::kInt8Wide, BlockCode::kMxfp8, BlockCode::kMxfp4};
 enum class ScaleRule : uint8_t { kUp, kDown };  // of E8M0
 
-inline constexpr int64_t kCodeBlock = 32;
+inline constexpr int64_t kCodeBlock = 32, kWideCodeBlock = 128;
 
-std::string_view block_code_name(BlockCode code);  // "int8", "mxfp8", "mxfp4"
+std::string_view block_code_name(BlockCode code);  // "int8", "int8-128", "mxfp8", "mxfp4"
 DType code_dtype(BlockCode code);
 BlockFormat code_format(BlockCode code);
 
@@ -39,7 +40,7 @@ struct QuantisationError {
   double value_rms() const;
 };
 
-// One row. `codes`: n bytes, or n / 2 with the even element in the low nibble; `scales`: ceil(n / 32) of the format's scale type. The last
+// One row. `codes`: n bytes, or n / 2 with the even element in the low nibble; `scales`: one of the format's scale type for every block. The last
 // block may be partial. Returns the index of the first value that is NaN or infinite, or -1; then codes and scales mean nothing.
 // REQUIRES: n is even for kMxfp4.
 int64_t quantise_row(BlockCode code, ScaleRule rule, const float* values, int64_t n, uint8_t* codes, uint8_t* scales, QuantisationError& error);

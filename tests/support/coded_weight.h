@@ -28,6 +28,7 @@ inline std::vector<CodedFormat> all_formats() {
       {"mxfp8 e4m3", DType::kF8E4M3, {.scale_dtype = kE8m0, .block_rows = 1, .block_cols = 32}},
       {"mxfp8 e5m2", DType::kF8E5M2, {.scale_dtype = kE8m0, .block_rows = 1, .block_cols = 32}},
       {"int8 bf16", DType::kI8, {.scale_dtype = DType::kBF16, .block_rows = 1, .block_cols = 32}},
+      {"int8 1x128 bf16", DType::kI8, {.scale_dtype = DType::kBF16, .block_rows = 1, .block_cols = 128}},
       {"mxfp4", DType::kF4, {.scale_dtype = kE8m0, .block_rows = 1, .block_cols = 32}},
   };
 }

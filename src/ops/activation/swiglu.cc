@@ -73,8 +73,19 @@ Status swiglu_ffn(OpContext& ctx, const SwigluFfnArgs& a) {
     }
     const OpIndex counted = x == DType::kI8 ? OpIndex::k_swiglu_ffn_panel_i8 : OpIndex::k_swiglu_ffn_panel_bf16;
     for (int i = 0; i < a.num_experts && x != DType::kF32; ++i) note_paths(ctx, counted, a.paths, w, a.experts[i].rows);
-    const auto is_quantised = [](const Tensor& t) { return t.row_stride >= quantised_row_bytes(t.cols); };
-    if (x == DType::kI8 && (w == DType::kI8 || w == DType::kF4) && is_quantised(a.x) && is_quantised(a.act)) return PM_DISPATCH(ctx, swiglu_ffn_panel_i8, a);
+    if (x == DType::kI8 && (w == DType::kI8 || w == DType::kF4)) {
+      // One kernel, so one kind of block; a row of one block of 32 is of both kinds.
+      const auto is_narrow = [](const Tensor& t) { return quant_block_of(t) == kQuantBlock && t.cols > kQuantBlock; };
+      const bool mixed = (is_narrow(a.x) && quant_block_of(a.act) == kWideQuantBlock) || (is_narrow(a.act) && quant_block_of(a.x) == kWideQuantBlock);
+      for (int i = 0; i < a.num_experts; ++i) {
+        const FfnExpert& e = a.experts[i];
+        if (e.rows == 0) continue;
+        if (!mixed && is_quantised_for(a.x, e.w_gate) && (interleaved || is_quantised_for(a.x, e.w_up)) && is_quantised_for(a.act, e.w_down)) continue;
+        return error(StatusCode::kInvalidArgument, "swiglu_ffn: expert {} of the group: x in blocks of {}, act in blocks of {}: gate needs {}, down {}, and both the same", i,
+                     quant_block_of(a.x), quant_block_of(a.act), quant_block_for(e.w_gate), quant_block_for(e.w_down));
+      }
+      return PM_DISPATCH(ctx, swiglu_ffn_panel_i8, a);
+    }
     if (x == DType::kBF16 && (w == DType::kBF16 || w == DType::kF8E4M3)) return PM_DISPATCH(ctx, swiglu_ffn_panel_bf16, a);
     if (x == DType::kF32) return PM_DISPATCH(ctx, swiglu_ffn_panel_f32, a);
     return error(StatusCode::kInvalidArgument, "swiglu_ffn: x {} with W {} in panels is not defined", dtype_name(x), dtype_name(w));

@@ -14,13 +14,22 @@ inline void store_act(const Tensor& act, int64_t row, int64_t n, const float* va
   switch (act.dtype) {
     case DType::kI8: {
       const QuantRow q = quant_row(act, row);
-      quantise_block(vload(values), vload(values + 16), q.codes + n, q.scales + n / 32, q.offsets + n / 32);
+      quantise_block(values, 32, largest_magnitude(values, 32), q.codes + n, q.scales + n / 32, q.offsets + n / 32);
       return;
     }
     case DType::kBF16: vstore(act.row<bf16>(row) + n, vload(values)), vstore(act.row<bf16>(row) + n + 16, vload(values + 16)); return;
     default: vstore(act.row<float>(row) + n, vload(values)), vstore(act.row<float>(row) + n + 16, vload(values + 16)); return;
   }
 }
+
+// Values of act as blocks of kWideQuantBlock: kept until a block is whole. `values`: [m][kWideQuantBlock], n of them, from column `first` on.
+inline void store_wide_act(const Tensor& act, int64_t row, int64_t first, int64_t n, const float* values) {
+  const QuantRow q = quant_row(act, row);
+  const int64_t b = first / kWideQuantBlock;
+  quantise_block(values, n, largest_magnitude(values, n), q.codes + first, q.scales + b, q.offsets + b);
+}
+template <class Dot>
+inline constexpr bool kHasWideAct = requires { requires Dot::kWideAct; };
 
 template <class Dot>
 void swiglu_panel_kernel(ThreadPool& pool, const SwigluFfnArgs& a) {
@@ -30,11 +39,13 @@ void swiglu_panel_kernel(ThreadPool& pool, const SwigluFfnArgs& a) {
       [&](int i) {
         const FfnExpert& e = a.experts[i];
         if (e.rows == 0) return RangeGrid{};
-        return RangeGrid{.rows = e.rows, .cols = a.act.cols, .m_step = kPanelRowBlock, .n_step = panel_columns(e.rows, 2 * Panels(e.w_gate).panel_bytes)};
+        return RangeGrid{.rows = e.rows, .cols = a.act.cols, .m_step = kPanelRowBlock, 
+                         .n_step = panel_columns(e.rows, 2 * Panels(e.w_gate).panel_bytes, kHasWideAct<Dot> ? kWideBlocks : 1)};
       },
       [&](int index, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
         [[maybe_unused]] const typename Dot::Denormals denormals;
         alignas(64) float first[kPanelRowBlock * 32], second[kPanelRowBlock * 32];
+        alignas(64) float wide[kHasWideAct<Dot> ? kPanelRowBlock * kWideQuantBlock : 1];
         const FfnExpert& e = a.experts[index];
         // Gate and up in turn: two panels of one matrix, each with sixteen gates and ups.
         const bool interleaved = e.w_up.data == nullptr;
@@ -54,7 +65,8 @@ void swiglu_panel_kernel(ThreadPool& pool, const SwigluFfnArgs& a) {
           panel_values<Dot>(w_second, p_second, at_second, x, m, second, m0 == 0 ? next : PanelAt(), a.paths);
           for (int64_t i = 0; i < m; ++i) {
             const float *g = first + i * 32, *u = second + i * 32;
-            alignas(64) float values[32], apart[64];
+            alignas(64) float narrow[32], apart[64];
+            float* const values = kHasWideAct<Dot> ? wide + i * kWideQuantBlock + n % kWideQuantBlock : narrow;
             if (interleaved) {
               for (int64_t j = 0; j < 32; ++j) {
                 const float* both = j < 16 ? g + 2 * j : u + 2 * (j - 16);
@@ -65,7 +77,12 @@ void swiglu_panel_kernel(ThreadPool& pool, const SwigluFfnArgs& a) {
             } else {
               activate(a.form, g, u, e.gate_bias != nullptr ? e.gate_bias + n : nullptr, e.up_bias != nullptr ? e.up_bias + n : nullptr, values, 32);
             }
-            store_act(a.act, act.first[index] + m0 + i, n, values);
+            if constexpr (!kHasWideAct<Dot>) store_act(a.act, act.first[index] + m0 + i, n, values);
+          }
+          if constexpr (kHasWideAct<Dot>) {
+            const int64_t end = n + kPanelRows, begin = n / kWideQuantBlock * kWideQuantBlock;
+            if (end % kWideQuantBlock != 0 && end != n1) continue;
+            for (int64_t i = 0; i < m; ++i) store_wide_act(a.act, act.first[index] + m0 + i, begin, end - begin, wide + i * kWideQuantBlock);
           }
         }
       });
@@ -76,6 +93,7 @@ void swiglu_panel_kernel(ThreadPool& pool, const SwigluFfnArgs& a) {
 }
 inline void swiglu_panel_i8_kernel(ThreadPool& pool, const SwigluFfnArgs& a) {
   if (group_dtype(a) == DType::kF4) swiglu_panel_kernel<QuantDot<F4Panel>>(pool, a);
+  else if (quant_block_of(a.x) == kWideQuantBlock || quant_block_of(a.act) == kWideQuantBlock) swiglu_panel_kernel<QuantDot<I8Panel, true>>(pool, a);
   else swiglu_panel_kernel<QuantDot<I8Panel>>(pool, a);
 }
 inline void swiglu_panel_bf16_kernel(ThreadPool& pool, const SwigluFfnArgs& a) {

@@ -84,24 +84,26 @@ class Cases {
   struct PanelFormat {
     const char* name;
     DType code, scales;  // kF32: no scales
+    int32_t block;       // inputs under one scale
     DType x() const { return code == DType::kBF16 || code == DType::kF8E4M3 ? DType::kBF16 : DType::kI8; }
     int64_t code_bytes(int64_t elements) const { return elements * dtype_bits(code) / 8; }
-    int64_t scale_bytes(int64_t elements) const { return scales == DType::kF32 ? 0 : elements / 32 * dtype_bits(scales) / 8; }
+    int64_t scale_bytes(int64_t elements) const { return scales == DType::kF32 ? 0 : elements / block * dtype_bits(scales) / 8; }
     int64_t bytes(int64_t elements) const { return code_bytes(elements) + scale_bytes(elements); }
     Weight weight(std::byte* at, int64_t out, int64_t in) const {
       Weight w(Tensor::matrix(at, code, out, in));
       w.layout = WeightLayout::kPanel32;
-      if (scales != DType::kF32) w.format = {.scale_dtype = scales, .block_rows = 1, .block_cols = 32}, w.scales = at + code_bytes(out * in);
+      if (scales != DType::kF32) w.format = {.scale_dtype = scales, .block_rows = 1, .block_cols = block}, w.scales = at + code_bytes(out * in);
       return w;
     }
     Tensor rows(std::byte* at, int64_t n, int64_t cols) const {
-      return x() == DType::kI8 ? quantised_matrix(at, n, cols) : Tensor::matrix(at, x(), n, cols);
+      return x() == DType::kI8 ? quantised_matrix(at, n, cols, block) : Tensor::matrix(at, x(), n, cols);
     }
   };
-  static constexpr PanelFormat kPanelFormats[] = {{"int8", DType::kI8, DType::kBF16},
-                                                  {"mxfp4", DType::kF4, DType::kF8E8M0},
-                                                  {"mxfp8", DType::kF8E4M3, DType::kF8E8M0},
-                                                  {"bf16", DType::kBF16, DType::kF32}};
+  static constexpr PanelFormat kPanelFormats[] = {{"int8", DType::kI8, DType::kBF16, 32},
+                                                  {"int8_128", DType::kI8, DType::kBF16, 128},
+                                                  {"mxfp4", DType::kF4, DType::kF8E8M0, 32},
+                                                  {"mxfp8", DType::kF8E4M3, DType::kF8E8M0, 32},
+                                                  {"bf16", DType::kBF16, DType::kF32, 32}};
   double peak_of(const PanelFormat& f) const {
     const double integer = limits_.int8_gop_s, half = limits_.bf16_gflop_s;
     const double peak = f.x() == DType::kI8 ? integer : half;

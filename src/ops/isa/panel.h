@@ -29,7 +29,12 @@ struct Panels {
     first_panel = w.first_row / kPanelRows;
     if (f.block_rows == 0) return;
     is_fine = f.block_rows == 1;
-    if (is_fine) return;
+    if (is_fine) {
+      // 32 inputs, or kWideQuantBlock, whose last block may be shorter.
+      fine_shift = f.block_cols == kQuantBlock ? 0 : 2;
+      fine_blocks = (blocks + (1 << fine_shift) - 1) >> fine_shift;
+      return;
+    }
     panels_per_block = f.block_rows / kPanelRows, block_width = f.block_cols / 32;
     const int64_t of_rows = w.grid_of_rows > 0 ? w.grid_of_rows : w.rows;
     row_step = f.transposed ? 1 : (w.cols + f.block_cols - 1) / f.block_cols;
@@ -37,14 +42,14 @@ struct Panels {
   }
   int64_t scale_bytes_per_block() const { return is_fine ? kPanelRows * dtype_bytes8(scale_dtype) / 8 : 0; }
   PanelAt at(int64_t panel) const {
-    return {data + panel * panel_bytes, is_fine ? scales + (first_panel + panel) * blocks * scale_bytes_per_block() : nullptr};
+    return {data + panel * panel_bytes, is_fine ? scales + (first_panel + panel) * fine_blocks * scale_bytes_per_block() : nullptr};
   }
   static int64_t dtype_bytes8(DType d) { return d == DType::kF4 ? 4 : d == DType::kF32 ? 32 : d == DType::kBF16 || d == DType::kF16 ? 16 : 8; }
 
-  // Scales of 32 inputs for the 32 outputs of a panel.
+  // Scales of 32 inputs for the 32 outputs of a panel. `block` counts in 32 inputs whatever the blocks of the scales are.
   [[gnu::always_inline]] void scales_of(int64_t panel, int64_t block, Vec* s) const {
     if (is_fine) {
-      const int64_t at = ((first_panel + panel) * blocks + block) * kPanelRows;
+      const int64_t at = ((first_panel + panel) * fine_blocks + (block >> fine_shift)) * kPanelRows;
       switch (scale_dtype) {
         case DType::kF8E8M0: s[0] = vload_e8m0(scales + at), s[1] = vload_e8m0(scales + at + 16); return;
         case DType::kBF16: {
@@ -68,6 +73,8 @@ struct Panels {
   int64_t blocks, panel_bytes;
   int64_t first_panel = 0;
   bool is_fine = false;
+  int fine_shift = 0;       // log2 of the 32-input blocks under one scale
+  int64_t fine_blocks = 0;  // scales of an output
   int64_t panels_per_block = 1, block_width = 1, row_step = 0, col_step = 0;
 };
 
@@ -157,17 +164,21 @@ struct ExpandedCodes {
   }
 };
 
-// acc[m][32] over blocks of inputs [first, last); `block` is where the codes of block `first` are, scales(b, s) gives those of block b.
-template <class Source, int MR, class Scales, class Asks>
+// acc[m][32] over blocks of 32 inputs [first, last); `block` is where the codes of block `first` are, scales(b, s) gives those of block b. The integer
+// sums run over kBlocks of them, those under one scale, then meet both scales once. No sum can overflow: codes of weights with 128 added reach 255,
+// codes of x 127, and 128 * 255 * 127 < 2^22; what it starts from, 128 * 128 * 127, is less.
+template <class Source, int64_t kBlocks, int MR, class Scales, class Asks>
 void quant_tile(const uint8_t* block, const Scales& scales, const QuantRow* x, int64_t first, int64_t last, float* acc, const Asks& fetch, Ahead& ahead,
                 int lines) {
   Vec sum[MR][2];
   for (int m = 0; m < MR; ++m) sum[m][0] = vload(acc + m * 32), sum[m][1] = vload(acc + m * 32 + 16);
-  for (int64_t b = first; b < last; ++b, block += Source::kBlockBytes) {
+  for (int64_t b = first; b < last; b += kBlocks, block += kBlocks * Source::kBlockBytes) {
+    const int64_t whole = b / kBlocks, end = kBlocks == 1 ? b + 1 : smaller(last, b + kBlocks);
     Sums dot[MR][2];
-    for (int m = 0; m < MR; ++m) dot[m][0] = dot[m][1] = sum_begin(x[m].offsets + b);
+    for (int m = 0; m < MR; ++m) dot[m][0] = dot[m][1] = sum_begin(x[m].offsets + whole);
+    const int steps = static_cast<int>(4 * (end - b));
 #pragma GCC unroll 1
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < steps; ++i) {
       Lanes w[2][2];
       Source::load(block, i, w);
       if constexpr (Source::kStreams) fetch.template ask<Source::kBlockBytes / 4>(block + i * (Source::kBlockBytes / 4));
@@ -179,20 +190,23 @@ void quant_tile(const uint8_t* block, const Scales& scales, const QuantRow* x, i
         }
       }
     }
-    ahead.ask(lines);
-    fetch.ask_scales(b);
+    ahead.ask(lines * static_cast<int>(end - b));
+    fetch.ask_scales(whole);
     Vec s[2];
     scales.load(b, s);
     for (int m = 0; m < MR; ++m) {
-      const Vec sx = vset(x[m].scales[b]);
+      const Vec sx = vset(x[m].scales[whole]);
       for (int h = 0; h < 2; ++h) sum[m][h] = vfma(to_vec(dot[m][h]), vmul(sx, s[h]), sum[m][h]);
     }
   }
   for (int m = 0; m < MR; ++m) vstore(acc + m * 32, sum[m][0]), vstore(acc + m * 32 + 16, sum[m][1]);
 }
 
-template <class Panel>
+// kWide: one scale for kWideQuantBlock inputs of x and of the weight, or for 32.
+template <class Panel, bool kWide = false>
 struct QuantDot {
+  static constexpr bool kWideAct = kWide;
+  static constexpr int64_t kBlocks = kWide ? kWideBlocks : 1;
   using Denormals = KeepDenormals;
   using X = QuantRow;
   static constexpr int kTile = 6;        // 12 integer and 12 fp32 sums, four registers of weights, one of x
@@ -201,8 +215,9 @@ struct QuantDot {
   template <int MR>
   static void direct(const Panels& w, int64_t panel, const X* x, float* acc, const Fetch& fetch) {
     Ahead none;
-    quant_tile<Panel, MR>(
-        w.data + panel * w.panel_bytes, StoredScales<Panel::kHalves>{w, panel}, x, 0, w.blocks, acc, fetch, none, 0);
+    const uint8_t* codes = w.data + panel * w.panel_bytes;
+    const StoredScales<Panel::kHalves> scales{w, panel};
+    quant_tile<Panel, kBlocks, MR>(codes, scales, x, 0, w.blocks, acc, fetch, none, 0);
   }
   struct Expanded {
     alignas(64) uint8_t codes[kStretch * 1024];
@@ -224,8 +239,8 @@ struct QuantDot {
   }
   template <int MR>
   static void tile(const Panels&, int64_t, const Expanded& e, const X* x, int64_t first, int64_t last, float* acc, Ahead& ahead, int lines) {
-    quant_tile<ExpandedCodes, MR>(
-        e.codes, ExpandedScales{e.scales, first}, x, first, last, acc, NoFetch(), ahead, lines);
+    const ExpandedScales scales{e.scales, first};
+    quant_tile<ExpandedCodes, kBlocks, MR>(e.codes, scales, x, first, last, acc, NoFetch(), ahead, lines);
   }
 };
 
@@ -487,9 +502,11 @@ X x_row_as(const Tensor& x, int64_t row) {
 
 // Columns of a range of for_each_range: few rows read 128 KiB of weights (with 64 KiB, two threads lose 6 % of MXFP4's bandwidth to the beginnings of
 // ranges, where no line has been asked for yet), more compute for some ten microseconds on one panel.
+// `multiple`: panels that stay together.
 inline constexpr int64_t kPanelRangeBytes = 128 * 1024;
-inline int64_t panel_columns(int64_t rows, int64_t panel_bytes) {
-  return kPanelRows * (rows > 8 ? 1 : larger(1, kPanelRangeBytes / panel_bytes));
+inline int64_t panel_columns(int64_t rows, int64_t panel_bytes, int64_t multiple = 1) {
+  const int64_t panels = rows > 8 ? 1 : larger(1, kPanelRangeBytes / panel_bytes);
+  return kPanelRows * ((panels + multiple - 1) / multiple * multiple);
 }
 
 // Calls store(g, m, n, values) for every row m and 32 outputs from n on of x_g . W_g^T, g < num: see for_each_tile.
@@ -530,6 +547,7 @@ void matmul_panel_kernel(ThreadPool& pool, const MatmulArgs& a) {
 }
 inline void matmul_panel_i8_kernel(ThreadPool& pool, const MatmulArgs& a) {
   if (a.w.dtype == DType::kF4) matmul_panel_kernel<QuantDot<F4Panel>>(pool, a);
+  else if (quant_block_of(a.x) == kWideQuantBlock) matmul_panel_kernel<QuantDot<I8Panel, true>>(pool, a);
   else matmul_panel_kernel<QuantDot<I8Panel>>(pool, a);
 }
 inline void matmul_panel_bf16_kernel(ThreadPool& pool, const MatmulArgs& a) {

@@ -42,7 +42,12 @@ Status matmul(OpContext& ctx, const MatmulArgs& a) {
     }
     const OpIndex counted = a.x.dtype == DType::kI8 ? OpIndex::k_matmul_panel_i8 : OpIndex::k_matmul_panel_bf16;
     for (int part = 0; part <= a.num_more && a.x.dtype != DType::kF32; ++part) note_paths(ctx, counted, a.paths, a.w.dtype, a.y.rows);
-    if (a.x.dtype == DType::kI8 && (a.w.dtype == DType::kI8 || a.w.dtype == DType::kF4) && a.x.row_stride >= quantised_row_bytes(a.x.cols)) {
+    if (a.x.dtype == DType::kI8 && (a.w.dtype == DType::kI8 || a.w.dtype == DType::kF4)) {
+      for (int part = 0; part <= a.num_more; ++part) {
+        if (is_quantised_for(a.x, a.w_of(part))) continue;
+        return error(StatusCode::kInvalidArgument, "matmul: x of {} columns in rows of {} bytes, blocks of {}; W {} needs blocks of {}", a.x.cols,
+                     a.x.row_stride, quant_block_of(a.x), dtype_name(a.w.dtype), quant_block_for(a.w_of(part)));
+      }
       return PM_DISPATCH(ctx, matmul_panel_i8, a);
     }
     if (a.x.dtype == DType::kBF16 && (a.w.dtype == DType::kBF16 || a.w.dtype == DType::kF8E4M3)) return PM_DISPATCH(ctx, matmul_panel_bf16, a);

@@ -10,9 +10,9 @@ Status quantise_rows(OpContext& ctx, const QuantiseRowsArgs& a) {
     return error(StatusCode::kInvalidArgument, "quantise_rows: x [{}, {}] into [{}, {}]: expected equal shapes and a multiple of {} columns", a.x.rows,
                  a.x.cols, a.out.rows, a.out.cols, kQuantBlock);
   }
-  if ((a.x.dtype != DType::kF32 && a.x.dtype != DType::kBF16) || a.out.dtype != DType::kI8 || a.out.row_stride < quantised_row_bytes(a.out.cols)) {
+  if ((a.x.dtype != DType::kF32 && a.x.dtype != DType::kBF16) || a.out.dtype != DType::kI8 || a.out.row_stride < quantised_row_bytes(a.out.cols, kWideQuantBlock)) {
     return error(StatusCode::kInvalidArgument, "quantise_rows: {} into {} rows of {} bytes: expected F32 or BF16 into I8 rows of {} bytes",
-                 dtype_name(a.x.dtype), dtype_name(a.out.dtype), a.out.row_stride, quantised_row_bytes(a.out.cols));
+                 dtype_name(a.x.dtype), dtype_name(a.out.dtype), a.out.row_stride, quantised_row_bytes(a.out.cols, kWideQuantBlock));
   }
   if (a.x.rows == 0 || a.x.cols == 0) return ok_status();
   return PM_DISPATCH(ctx, quantise_rows, a);
