@@ -26,7 +26,7 @@ struct Candidate {
 bool has_panel_form(const Weight& w, bool wide) {
   if (!w.format) return w.dtype == DType::kBF16;
   if (w.format.block_rows > 1) return wide && w.dtype == DType::kF8E4M3 && !w.format.transposed;
-  const bool fine = w.format.block_rows == 1 && w.format.block_cols == 32;
+  const bool fine = w.format.block_rows == 1 && (w.format.block_cols == 32 || (w.format.block_cols == 128 && w.dtype == DType::kI8));
   return fine && (w.dtype == DType::kI8 ? w.format.scale_dtype == DType::kBF16
                                         : (w.dtype == DType::kF8E4M3 || w.dtype == DType::kF4) && w.format.scale_dtype == DType::kF8E8M0);
 }
@@ -85,7 +85,9 @@ Result<ScaleDescription> describe_scales(std::string_view name, DType code, int6
   const auto is_straight = [&](int64_t block_rows, int64_t block_cols) {
     return grid[0] == ceil_div(rows, block_rows) && grid[1] == ceil_div(cols, block_cols);
   };
-  if (code == DType::kI8 || (config.is_packed() && is_straight(1, 32))) {
+  if (code == DType::kI8) {
+    candidates = {{1, 32}, {1, 128}};
+  } else if (config.is_packed() && is_straight(1, 32)) {
     candidates = {{1, 32}};
   } else if (fp4 || (!said && config.method == "mxfp8")) {
     if (fp4 && grid[0] == rows && grid[1] == ceil_div(cols, 16) && ceil_div(cols, 16) != ceil_div(cols, 32)) {

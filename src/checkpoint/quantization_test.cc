@@ -76,6 +76,26 @@ TEST(Quantization, Fp4HasBlocksOf32WhateverTheConfigSaysOfFp8) {
   EXPECT_NE(nv.status().message().find("NVFP4"), std::string::npos);
 }
 
+TEST(Quantization, Int8OfPackedFoldersHasBlocksOf32Or128) {
+  const QuantizationConfig packed{.method = std::string(kPackedMethod), .panels = true};
+  const auto width = [&](int64_t rows, int64_t cols, Shape grid) {
+    const auto d = scales(DType::kI8, rows, cols, DType::kBF16, std::move(grid), packed);
+    return d.ok() ? d->format.block_cols : -1;
+  };
+  EXPECT_EQ(width(64, 1024, {64, 32}), 32);
+  EXPECT_EQ(width(64, 1024, {64, 8}), 128);
+  EXPECT_EQ(width(64, 160, {64, 2}), 128) << "the last block is a part";
+  EXPECT_EQ(width(64, 96, {64, 1}), 128);
+  EXPECT_EQ(width(64, 32, {64, 1}), 32) << "one block of 32 is both";
+  EXPECT_EQ(width(64, 1024, {8, 64}), -1) << "never transposed";
+  EXPECT_EQ(width(64, 1024, {64, 16}), -1);
+  Weight w(Tensor::matrix(nullptr, DType::kI8, 64, 160));
+  w.format = {.scale_dtype = DType::kBF16, .block_rows = 1, .block_cols = 128};
+  EXPECT_EQ(packed_layout(packed, {&w, 1}), WeightLayout::kPanel32);
+  w.format.scale_dtype = DType::kF8E8M0;
+  EXPECT_EQ(packed_layout(packed, {&w, 1}), WeightLayout::kOutIn);
+}
+
 TEST(Quantization, OtherScaleTypesAreRefusedByName) {
   for (const DType d : {DType::kI8, DType::kF16, DType::kF8E4M3, DType::kI32, DType::kF64}) {
     const auto r = scales(DType::kF8E4M3, 256, 256, d, {2, 2}, k128);
@@ -108,7 +128,7 @@ TEST(Quantization, AnyDescriptionIsExactOrRefused) {
     if (rng() % 2 == 0) config.block_rows = config.block_cols = 128;
     Shape shape(rng() % 4);
     for (int64_t& d : shape) d = rng() % 2 == 0 ? size() : (rng() % 2 == 0 ? rows : cols) / 128 + static_cast<int64_t>(rng() % 2);
-    const DType code = rng() % 3 == 0 ? DType::kF4 : DType::kF8E4M3;
+    const DType code = rng() % 3 == 0 ? DType::kF4 : rng() % 4 == 0 ? DType::kI8 : DType::kF8E4M3;
     const auto d = describe_scales("w", code, rows, cols, types[rng() % std::size(types)], shape, config);
     if (!d.ok()) {
       ASSERT_FALSE(d.status().message().empty());

@@ -40,7 +40,7 @@ Result<PackOptions> options_of(const Flags& f) {
   if (f.unpack) {
     if (!f.format.empty() || !f.rules.empty()) return error(StatusCode::kInvalidArgument, "--unpack takes neither --format nor --rule");
   } else {
-    if (f.format.empty()) return error(StatusCode::kInvalidArgument, "--format is missing: keep, bf16, int8, mxfp8 or mxfp4");
+    if (f.format.empty()) return error(StatusCode::kInvalidArgument, "--format is missing: keep, bf16, int8, int8-128, mxfp8 or mxfp4");
     PM_ASSIGN_OR_RETURN(o.format, parse_pack_format(f.format));
   }
   for (const std::string& text : f.rules) {
@@ -149,7 +149,7 @@ int run_pack(int argc, char** argv) {
   LogFlags log;
   args.positional("MODEL,-m,--model", f.model, "Hugging Face model folder; with --verify and --unpack a packed one");
   args.positional("OUT,-o,--out", f.out, "folder to make; must not exist", false);
-  args.option("--format", f.format, "keep, bf16, int8, mxfp8 or mxfp4");
+  args.option("--format", f.format, "keep, bf16, int8, int8-128, mxfp8 or mxfp4");
   args.list("--rule", f.rules, "UNIT=FORMAT, may be repeated");
   args.option("--layout", f.layout, "panel32 (default): for the kernels; rows: for other programs");
   args.option("--scale-rule", f.scale_rule, "of E8M0 scales: up (default), nothing saturates; down, as the OCP specification");

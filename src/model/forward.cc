@@ -218,7 +218,7 @@ Status ForwardPass::head_logits(int64_t n) {
   Tensor x = s.last_x.slice_rows(0, n);
   // In rows it meets fp32, in panels what its format asks for.
   if (use_i8(head)) {
-    PM_ASSIGN_OR_RETURN(x, quantised(x));
+    PM_ASSIGN_OR_RETURN(x, quantised(x, head));
   } else if (head.layout == WeightLayout::kPanel32 && use_bf16(head)) {
     x = s.last_x_bf16.slice_rows(0, n);
   }
@@ -282,27 +282,28 @@ Status ForwardPass::end_output() {
   return round_bf16(h);
 }
 
-Result<Tensor> ForwardPass::quantised(const Tensor& x) {
+Result<Tensor> ForwardPass::quantised(const Tensor& x, const Weight& weight) {
   const Scratch& s = parts_.scratch;
-  const Tensor codes = ops::quantised_matrix(s.x_i8.data, x.rows, x.cols);
+  const int64_t block = ops::quant_block_for(weight);
+  const Tensor codes = ops::quantised_matrix(s.x_i8.data, x.rows, x.cols, block);
   const bool is_norm = x.data == s.x_f32.data && x.rows == tokens_;
-  if (is_norm && x_i8_is_norm_) return codes;
+  if (is_norm && x_i8_norm_block_ == block) return codes;
   PM_CHECK(codes.size_bytes() <= s.x_i8.size_bytes());
   PM_RETURN_IF_ERROR(ops::quantise_rows(parts_.ops, {.x = x, .out = codes}));
-  x_i8_is_norm_ = is_norm;
+  x_i8_norm_block_ = is_norm ? block : 0;
   return codes;
 }
 
 Result<Tensor> ForwardPass::ffn_input(const Weight& weight) {
   const Tensor x = rows(parts_.scratch.x_f32);
-  if (use_i8(weight)) return quantised(x);
+  if (use_i8(weight)) return quantised(x, weight);
   if (quantises(weight)) return codes_of(x);
   return use_bf16(weight) ? rows(parts_.scratch.x_bf16) : x;
 }
 
 Status ForwardPass::norm(const Tensor& from, const float* weight) {
   const Scratch& s = parts_.scratch;
-  x_i8_is_norm_ = false;
+  x_i8_norm_block_ = 0;
   PM_RETURN_IF_ERROR(ops::rms_norm(parts_.ops, {.x = from,
                                     .weight = weight,
                                     .eps = static_cast<float>(parts_.config.rms_norm_eps),
@@ -317,7 +318,7 @@ Status ForwardPass::linear(const Linear& linear, Tensor y) {
 }
 
 Result<Tensor> ForwardPass::input_of(const Weight& weight, const Tensor& x_f32, const Tensor& x_bf16) {
-  if (use_i8(weight)) return quantised(x_f32);
+  if (use_i8(weight)) return quantised(x_f32, weight);
   if (quantises(weight)) {
     PM_RETURN_IF_ERROR(quantise_input(x_f32));
     return codes_of(x_f32);
@@ -337,7 +338,7 @@ Status ForwardPass::linears(std::span<const Projection> projections) {
   const Weight& first = projections[0].linear.weight;
   for (const Projection& p : projections) {
     const Weight& w = p.linear.weight;
-    if (w.dtype == first.dtype && w.layout == first.layout) continue;
+    if (w.dtype == first.dtype && w.layout == first.layout && ops::quant_block_for(w) == ops::quant_block_for(first)) continue;
     for (const Projection& q : projections) PM_RETURN_IF_ERROR(linear(q.linear, q.y));
     return ok_status();
   }
@@ -404,7 +405,7 @@ Status ForwardPass::add_output(const Linear& output) {
   Tensor x = rows(use_bf16(output.weight) ? parts_.scratch.attention_bf16 : parts_.scratch.attention_f32);
   PM_RETURN_IF_ERROR(record(layer_idx_, "attention.context", x));
   if (use_i8(output.weight)) {
-    PM_ASSIGN_OR_RETURN(x, quantised(x));
+    PM_ASSIGN_OR_RETURN(x, quantised(x, output.weight));
   } else if (quantises(output.weight)) {
     PM_RETURN_IF_ERROR(quantise_input(x));
     x = codes_of(x);
@@ -421,7 +422,7 @@ Status ForwardPass::mlp(const Mlp& mlp, Tensor out, bool accumulate) {
                                       .form = swiglu_form(parts_.config),
                                       .act_block = simulated ? kActivationBlock : 0,
                                       .act_scale = parts_.options.activation_scale,
-                                      .act = act_like(x, tokens_, mlp.gate.weight.rows),
+                                      .act = act_like(x, tokens_, mlp.down.weight),
                                       .out = out,
                                       .accumulate = accumulate,
                                       .experts = {{.w_gate = mlp.gate.weight,
@@ -488,19 +489,21 @@ Status ForwardPass::compute_experts(const LayerWeights& w, int layer_idx, bool& 
     ExpertHandle handles[ops::kMaxFfnExperts];
     group.num_experts = 0;
     const Weight like = ahead.part(ExpertPart::kGate);
-    const int64_t act_cols = ahead.part(ExpertPart::kDown).cols;
+    const Weight down_like = ahead.part(ExpertPart::kDown);
     const bool simulated = quantises(like);
     if (simulated && !std::exchange(codes_made, true)) PM_RETURN_IF_ERROR(quantise_input(rows(s.x_f32)));
     const bool weigh = simulated && parts_.options.weigh_before_down;
     weighted = weighted || weigh;
     PM_ASSIGN_OR_RETURN(const Tensor x, ffn_input(like));
-    const int64_t most_rows = s.mlp_act.size_bytes() / act_like(x, 1, act_cols).size_bytes();
+    const int64_t most_rows = s.mlp_act.size_bytes() / act_like(x, 1, down_like).size_bytes();
     int64_t group_rows = 0;
     while (ahead && group.num_experts < ops::kMaxFfnExperts) {
       const Weight gate = ahead.part(ExpertPart::kGate), down = ahead.part(ExpertPart::kDown);
       const int64_t id = ahead.expert_id();
       const int64_t begin = host.offsets[id], expert_rows = host.offsets[id + 1] - begin;
-      const bool joins = gate.dtype == like.dtype && gate.layout == like.layout && down.cols == act_cols && group_rows + expert_rows <= most_rows;
+      const bool same_blocks = ops::quant_block_for(gate) == ops::quant_block_for(like) && ops::quant_block_for(down) == ops::quant_block_for(down_like);
+      const bool joins = gate.dtype == like.dtype && gate.layout == like.layout && down.cols == down_like.cols && same_blocks &&
+                         group_rows + expert_rows <= most_rows;
       if (!joins && group.num_experts > 0) break;
       group.experts[group.num_experts] = {.w_gate = gate,
                                           .w_up = ahead.part(ExpertPart::kUp),
@@ -518,7 +521,7 @@ Status ForwardPass::compute_experts(const LayerWeights& w, int layer_idx, bool& 
     group.act_weights = weigh ? s.route_weights : nullptr;
     group.act_block = simulated ? kActivationBlock : 0;
     group.act_scale = parts_.options.activation_scale;
-    group.act = act_like(x, group_rows, act_cols);
+    group.act = act_like(x, group_rows, down_like);
     group.out = s.slots.slice_rows(0, num_slots), group.out_rows = s.slot_rows;
     PM_RETURN_IF_ERROR(ops::swiglu_ffn(parts_.ops, group));
     int64_t act_row = 0;

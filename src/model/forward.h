@@ -69,7 +69,7 @@ struct Scratch {
   Tensor last_x;                 // [sequences, hidden] final norm of the last row of each
   Tensor last_x_bf16;            // the same in BF16 where a head in panels may read it, else empty
   Tensor logits;                 // [sequences, vocab]
-  Tensor x_i8;                   // [chunk, widest input of a packed weight] quantised rows; of packed models in bf16 mode only
+  Tensor x_i8;                   // [chunk, widest input of a packed weight] quantised rows; of packed models in bf16 mode only. Room for blocks of 32, the most
   Tensor x_codes;                // [chunk, widest input of a coded weight] vendor numerics only: an input as its codes mean
   Tensor residual;               // [chunk, hidden] vendor numerics without streams: h while a sublayer's output is summed
   HyperScratch hyper;            // of families that have them
@@ -206,12 +206,14 @@ class ForwardPass {
  private:
   // What a product with `weight` reads of rows that there are in fp32 and, perhaps, in bf16: those, or codes made of them.
   Result<Tensor> input_of(const Weight& weight, const Tensor& x_f32, const Tensor& x_bf16);
-  // fp32 rows (of x_f32 or others) as the 8-bit codes that packed weights read. The codes of x_f32 are made once after each norm.
-  Result<Tensor> quantised(const Tensor& x);
+  // fp32 rows (of x_f32 or others) as the 8-bit codes that a packed weight reads, in its blocks. The codes of x_f32 are made once after each norm, and
+  // again where weights of other blocks read them.
+  Result<Tensor> quantised(const Tensor& x, const Weight& weight);
   // act of a feed-forward whose input is `x`.
-  Tensor act_like(const Tensor& x, int64_t num_rows, int64_t cols) const {
+  Tensor act_like(const Tensor& x, int64_t num_rows, const Weight& down) const {
+    const int64_t cols = down.cols;
     void* const data = parts_.scratch.mlp_act.data;
-    return x.dtype == DType::kI8 ? ops::quantised_matrix(data, num_rows, cols) : Tensor::matrix(data, x.dtype, num_rows, cols);
+    return x.dtype == DType::kI8 ? ops::quantised_matrix(data, num_rows, cols, ops::quant_block_for(down)) : Tensor::matrix(data, x.dtype, num_rows, cols);
   }
   // Is the input of such a weight quantised? Then quantise_input(x) makes codes_of(x).
   bool quantises(const Weight& weight) const { return is_vendor() && is_coded(weight.dtype) && weight.layout != WeightLayout::kPanel32; }
@@ -255,7 +257,7 @@ class ForwardPass {
   int64_t first_position_;  // of the one sequence that is traced
   int64_t tokens_;
   int layer_idx_ = 0;
-  bool x_i8_is_norm_ = false;  // does x_i8 hold the codes of x_f32?
+  int64_t x_i8_norm_block_ = 0;  // does x_i8 hold the codes of x_f32? In blocks of so many then
   std::vector<float> act_rows_;  // [tokens * top_k, intermediate] of one layer, on their way to the sink
 };
 

@@ -26,7 +26,7 @@ Status copy_rows(Stream& stream, const Tensor& t, std::vector<float>& out) {
       const auto cols = static_cast<size_t>(t.cols), c = i % cols;
       const int8_t* const row = codes.data() + i / cols * static_cast<size_t>(t.row_stride);
       float scale;
-      __builtin_memcpy(&scale, row + cols + c / ops::kQuantBlock * sizeof(float), sizeof(scale));
+      __builtin_memcpy(&scale, row + cols + c / static_cast<size_t>(ops::quant_block_of(t)) * sizeof(float), sizeof(scale));
       out[i] = static_cast<float>(row[c]) * scale;
     }
     return ok_status();

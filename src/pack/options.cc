@@ -9,7 +9,8 @@
 namespace pointsman {
 namespace {
 
-constexpr PackFormat kFormats[] = {PackFormat::kKeep, PackFormat::kBf16, PackFormat::kInt8, PackFormat::kMxfp8, PackFormat::kMxfp4};
+constexpr PackFormat kFormats[] = {PackFormat::kKeep, PackFormat::kBf16, PackFormat::kInt8, PackFormat::kInt8Wide, PackFormat::kMxfp8,
+                                   PackFormat::kMxfp4};
 
 std::string_view last_component(std::string_view unit) { return unit.substr(unit.rfind('.') + 1); }
 
@@ -27,6 +28,7 @@ std::string_view pack_format_name(PackFormat format) {
     case PackFormat::kKeep: return "keep";
     case PackFormat::kBf16: return "bf16";
     case PackFormat::kInt8: return "int8";
+    case PackFormat::kInt8Wide: return "int8-128";
     case PackFormat::kMxfp8: return "mxfp8";
     case PackFormat::kMxfp4: return "mxfp4";
   }
@@ -37,7 +39,7 @@ Result<PackFormat> parse_pack_format(std::string_view name) {
   for (const PackFormat f : kFormats) {
     if (pack_format_name(f) == name) return f;
   }
-  return error(StatusCode::kInvalidArgument, "format {}: expected keep, bf16, int8, mxfp8 or mxfp4", json_quote(name.substr(0, 64)));
+  return error(StatusCode::kInvalidArgument, "format {}: expected keep, bf16, int8, int8-128, mxfp8 or mxfp4", json_quote(name.substr(0, 64)));
 }
 
 Result<PackRule> parse_pack_rule(std::string_view text) {

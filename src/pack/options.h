@@ -18,7 +18,8 @@
 namespace pointsman {
 
 // kKeep: the numbers and codes of the source, only arranged anew. kBf16: matrices in BF16 (exact when they are BF16 already).
-enum class PackFormat : uint8_t { kKeep, kBf16, kInt8, kMxfp8, kMxfp4 };
+// kInt8Wide: INT8 with a scale for every 128 inputs.
+enum class PackFormat : uint8_t { kKeep, kBf16, kInt8, kInt8Wide, kMxfp8, kMxfp4 };
 std::string_view pack_format_name(PackFormat format);
 Result<PackFormat> parse_pack_format(std::string_view name);  // kInvalidArgument lists the names
 

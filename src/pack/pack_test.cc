@@ -136,8 +136,9 @@ TEST_P(PackedModel, HoldsAgainstItsSource) {
 }
 
 std::vector<Case> cases() {
-  const PackOptions keep{}, rows{.panels = false}, bf16{.format = PackFormat::kBf16}, int8{.format = PackFormat::kInt8},
-      mxfp8{.format = PackFormat::kMxfp8}, mxfp4{.format = PackFormat::kMxfp4, .rules = {{"attention", PackFormat::kMxfp8}}};
+  const PackOptions keep{}, rows{.panels = false}, bf16{.format = PackFormat::kBf16}, int8{.format = PackFormat::kInt8}, wide{.format = PackFormat::kInt8Wide},
+      mxfp8{.format = PackFormat::kMxfp8}, mxfp4{.format = PackFormat::kMxfp4, .rules = {{"attention", PackFormat::kMxfp8}}},
+      wide_rows{.format = PackFormat::kInt8Wide, .panels = false};
   return {{"qwen3_moe_base", keep, true},       {"qwen3_moe_base", rows, true},    {"qwen3_moe_bf16", bf16, true},     {"qwen3_moe_f16", bf16},
           {"qwen3_moe_base", int8},             {"qwen3_moe_fused", mxfp8},        {"qwen3_moe_shards3", mxfp4},       {"qwen3_moe_odd", int8},
           {"qwen3_moe_tied", int8},             {"qwen3_dense", mxfp4},            {"mixtral_base", mxfp4},            {"mixtral_v5fused", int8},
@@ -147,11 +148,14 @@ std::vector<Case> cases() {
           {"deepseek_v4_fp4", keep, true},      {"deepseek_v4_native", int8},      {"deepseek_v4_v5saved", mxfp8},     {"glm4_moe_mtp", int8},
           {"minimax_m2_v5fused", mxfp8},        {"olmoe_base", int8},              {"qwen2_moe_base", mxfp4},          {"kimi_k2_base", int8},
           {"llama_rope3", int8},               {"qwen3_moe_tied", mxfp8},       {"minimax_m2_fp8", keep, true},     {"qwen2_moe_fp8fused", keep, true},
-          {"mixtral_mxfp8", keep, true}};
+          {"mixtral_mxfp8", keep, true},       {"qwen3_moe_base", wide},        {"qwen3_moe_tied", wide},            {"gpt_oss_mxfp4", wide},
+          {"gpt_oss_odd", wide},               {"deepseek_v4_native", wide},    {"qwen3_moe_base", wide_rows}};
 }
 
 std::string case_name(const ::testing::TestParamInfo<Case>& info) {
-  return info.param.model + "_" + std::string(pack_format_name(info.param.options.format)) + (info.param.options.panels ? "" : "_rows");
+  std::string name = info.param.model + "_" + std::string(pack_format_name(info.param.options.format)) + (info.param.options.panels ? "" : "_rows");
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
 }
 INSTANTIATE_TEST_SUITE_P(Families, PackedModel, ::testing::ValuesIn(cases()), case_name);
 
@@ -212,6 +216,32 @@ std::vector<std::string> tensor_names(const std::string& folder) {
   }
   std::sort(names.begin(), names.end());
   return names;
+}
+
+// Blocks of 128 are a format of their own: named, kept when asked for again, coded anew to blocks of 32, undone by --unpack.
+TEST(Pack, Int8InBlocksOf128IsAFormatOfItsOwn) {
+  const TempDir dir(TempDir::Where::kMemory);
+  const std::string source = golden_model("qwen3_moe_base"), wide = dir.file("wide");
+  const auto report = pack(source, wide, {.format = PackFormat::kInt8Wide});
+  ASSERT_TRUE(report.ok()) << report.status().to_string();
+  const auto count = [](const PackReport& r, std::string_view to) {
+    return std::count_if(r.matrices.begin(), r.matrices.end(), [&](const MatrixReport& m) { return m.to == to; });
+  };
+  EXPECT_GT(count(*report, "INT8-128"), 0);
+  const auto formats = read_packed_formats(FileSystem::real(), wide);
+  ASSERT_TRUE(formats.ok());
+  EXPECT_EQ(formats->of("lm_head"), "int8-128");
+  EXPECT_EQ(formats->of("layers.0.attention"), "int8-128");
+  ASSERT_TRUE(pack(wide, dir.file("again"), {.format = PackFormat::kInt8Wide}).ok());
+  EXPECT_EQ(bytes_of(dir.file("again/model.safetensors")), bytes_of(wide + "/model.safetensors"));
+  const auto recoded = pack(wide, dir.file("narrow"), {.format = PackFormat::kInt8});
+  ASSERT_TRUE(recoded.ok()) << recoded.status().to_string();
+  EXPECT_EQ(count(*recoded, "INT8-128"), 0);
+  EXPECT_EQ(count(*recoded, "INT8"), count(*report, "INT8") + count(*report, "INT8-128"));
+  ASSERT_TRUE(pack(wide, dir.file("plain"), {.unpack = true}).ok());
+  EXPECT_EQ(tensor_names(dir.file("plain")), tensor_names(source));
+  EXPECT_TRUE(parse_pack_rule("experts=int8-128").ok());
+  EXPECT_THAT(parse_pack_format("int8-64").status().message(), HasSubstr("int8, int8-128, mxfp8"));
 }
 
 // The head that a model with tied weights gets, and loses again when it is unpacked or packed without.

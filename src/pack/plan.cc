@@ -21,12 +21,20 @@ std::string scale_name_of(std::string stem) {
   return stem + ".weight_scale";
 }
 
-bool is_code_format(PackFormat f) { return f == PackFormat::kInt8 || f == PackFormat::kMxfp8 || f == PackFormat::kMxfp4; }
-BlockCode code_of(PackFormat f) { return f == PackFormat::kInt8 ? BlockCode::kInt8 : f == PackFormat::kMxfp8 ? BlockCode::kMxfp8 : BlockCode::kMxfp4; }
+bool is_code_format(PackFormat f) { return f != PackFormat::kKeep && f != PackFormat::kBf16; }
+BlockCode code_of(PackFormat f, int64_t cols) {
+  switch (f) {
+    // One block of 32 or fewer is both.
+    case PackFormat::kInt8Wide: return cols > kCodeBlock ? BlockCode::kInt8Wide : BlockCode::kInt8;
+    case PackFormat::kInt8: return BlockCode::kInt8;
+    case PackFormat::kMxfp8: return BlockCode::kMxfp8;
+    default: return BlockCode::kMxfp4;
+  }
+}
 
 // Do numbers in rows that are so stay as they are?
 bool is_kept(PackFormat format, const Weight& w) {
-  return format == PackFormat::kKeep || (is_code_format(format) && w.dtype == code_dtype(code_of(format)) && w.format == code_format(code_of(format)));
+  return format == PackFormat::kKeep || (is_code_format(format) && w.dtype == code_dtype(code_of(format, w.cols)) && w.format == code_format(code_of(format, w.cols)));
 }
 
 // All that is said about units, once.
@@ -41,7 +49,7 @@ class Formats {
   }
   // What pack coded earlier, when this matrix is so; "" otherwise.
   std::string_view coded_before(const std::string& unit, const Weight& from) const {
-    for (const BlockCode code : {BlockCode::kInt8, BlockCode::kMxfp8, BlockCode::kMxfp4}) {
+    for (const BlockCode code : kBlockCodes) {
       const std::string_view name = block_code_name(code);
       if (from.dtype == code_dtype(code) && from.format == code_format(code) && before_.of(unit).find(name) != std::string::npos) return name;
     }
@@ -133,7 +141,7 @@ Status choose_target(MatrixJob& job, PackFormat format, bool can_be_coded, Forma
       return error(StatusCode::kInvalidArgument, "{}: rows of {} elements, an odd number, cannot be mxfp4; give its unit another format: --rule '{}=int8'",
                    job.name, job.from.cols, unit);
     }
-    job.code = code_of(format);
+    job.code = code_of(format, job.from.cols);
     job.to.dtype = code_dtype(*job.code);
     job.to.format = code_format(*job.code);
   } else {

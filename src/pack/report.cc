@@ -33,11 +33,11 @@ std::string_view layout_name(WeightLayout layout) {
 
 std::string stored_format_name(const Weight& w) {
   if (!w.format) return std::string(dtype_name(w.dtype));
-  for (const BlockCode code : {BlockCode::kInt8, BlockCode::kMxfp8, BlockCode::kMxfp4}) {
+  for (const BlockCode code : kBlockCodes) {
     BlockFormat f = w.format;
     f.transposed = false;
     if (w.dtype != code_dtype(code) || f != code_format(code)) continue;
-    return code == BlockCode::kInt8 ? "INT8" : code == BlockCode::kMxfp8 ? "MXFP8" : "MXFP4";
+    return code == BlockCode::kInt8 ? "INT8" : code == BlockCode::kInt8Wide ? "INT8-128" : code == BlockCode::kMxfp8 ? "MXFP8" : "MXFP4";
   }
   return format("{} {}x{}", w.dtype == DType::kF8E4M3 ? "FP8" : std::string(dtype_name(w.dtype)), w.format.block_rows, w.format.block_cols);
 }

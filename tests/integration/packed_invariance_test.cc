@@ -144,6 +144,7 @@ TEST_P(PackedInvariance, MeasuredPathsLeaveNoTrace) {
 
 INSTANTIATE_TEST_SUITE_P(Formats, PackedInvariance,
                          ::testing::Values(Packed{"bf16", PackFormat::kBf16, 0.003}, Packed{"int8", PackFormat::kInt8, 0.01},
+                                           Packed{"int8_128", PackFormat::kInt8Wide, 0.012},
                                            Packed{"mxfp8", PackFormat::kMxfp8, 0.02}, Packed{"mxfp4", PackFormat::kMxfp4, 0.2}),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
 
