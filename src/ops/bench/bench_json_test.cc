@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What benchmarks print for programs is an object with their figures in it.
+// What benchmarks print for programs is an object with their figures in it; and every case of theirs runs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -51,6 +51,23 @@ TEST(MachineLimits, ACopyPastTheCachesIsMeasuredOnEveryInstructionSet) {
     EXPECT_GT(limits->copy_gb_s_one, 0.1);
     EXPECT_GE(limits->copy_gb_s, limits->copy_gb_s_one);
   }
+}
+
+TEST(BenchCases, EveryOpAndTheLayerRun) {
+  ThreadPool pool(2);
+  const CpuFeatures cpu = detect_cpu_features();
+  const KernelTable table = make_cpu_kernels(cpu.best_isa(), cpu);
+  const std::unique_ptr<Device> device = make_cpu_device();
+  const auto ops = bench_ops(*device, pool, table, {.threads = 2, .read_gb_s = 30, .fma_gflop_s = 100}, {.repeats = 1});
+  ASSERT_TRUE(ops.ok()) << ops.status().message();
+  EXPECT_GE(ops->size(), 60u);
+  for (const OpTiming& t : *ops) EXPECT_GT(t.best_s, 0) << t.op << " " << t.shape;
+  const auto layer = bench_moe(*device, pool, table, {.repeats = 1, .filter = "layer"});
+  ASSERT_TRUE(layer.ok()) << layer.status().message();
+  ASSERT_GE(layer->shares.size(), 8u);
+  double sum = 0;
+  for (const LayerShare& s : layer->shares) sum += s.share;
+  EXPECT_GT(sum, 0.99);
 }
 
 }  // namespace

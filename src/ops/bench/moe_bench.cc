@@ -235,8 +235,8 @@ class Bench {
         {"attention", [&] {
            PM_RETURN_IF_ERROR(qkv_prepare(ctx_, {.q = q, .k = k, .v = v, .q_norm = norm, .k_norm = norm, .cos = rotation, .sin = rotation, .heads = kHeads,
                                                  .kv_heads = kKvHeads, .head_dim = kDim, .rotary_dim = kDim, .k_cache = k_cache, .v_cache = v_cache,
-                                                 .cache_dtype = DType::kBF16, .capacity = tokens}));
-           return attention(ctx_, {.q = q, .k_cache = k_cache, .v_cache = v_cache, .cache_dtype = DType::kBF16, .layout = CacheLayout::kTiles, .capacity = tokens, .heads = kHeads,
+                                                 .cache_dtype = DType::kBF16, .capacity = tokens, .sequences = {tokens, 0}}));
+           return attention(ctx_, {.q = q, .k_cache = k_cache, .v_cache = v_cache, .cache_dtype = DType::kBF16, .layout = CacheLayout::kTiles, .capacity = tokens, .sequences = {tokens, 0}, .heads = kHeads,
                                    .kv_heads = kKvHeads, .head_dim = kDim, .scale = 0.09f, .out = context});
          }},
         {"router logits", [&] { return matmul(ctx_, {.x = x, .w = router, .y = logits}); }},
