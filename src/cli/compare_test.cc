@@ -121,7 +121,9 @@ TEST(TraceReplayProgram, AShadowRunPartsLocalFromInherited) {
     if (!name.starts_with("layers.2.") || at(t, "local_row_relative").is_null()) continue;
     seen = true;
     EXPECT_LT(at(t, "local_row_relative").as_double(), 1e-5) << name;
-    if (name == "layers.2.hidden") EXPECT_GT(at(t, "row_relative").as_double(), 1e-2);
+    if (name == "layers.2.hidden") {
+      EXPECT_GT(at(t, "row_relative").as_double(), 1e-2);
+    }
   }
   EXPECT_TRUE(seen);
 }

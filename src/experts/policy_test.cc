@@ -244,7 +244,9 @@ TEST(Policies, LfruProtectsTheLastPassAndEvictsTheLeastUsedOfTheRest) {
           if (has_others) {
             ASSERT_FALSE(protected_ones.contains(*left)) << "a safe one left: seed " << seed << " pass " << pass;
             for (const Key& c : before) {
-              if (!protected_ones.contains(c)) ASSERT_GE(d.rank(c), d.rank(*left) - 1e-9) << "seed " << seed << " pass " << pass;
+              if (!protected_ones.contains(c)) {
+                ASSERT_GE(d.rank(c), d.rank(*left) - 1e-9) << "seed " << seed << " pass " << pass;
+              }
             }
           } else {
             ASSERT_EQ(*left, safe.keys.front()) << "seed " << seed << " pass " << pass;

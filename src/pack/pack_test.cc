@@ -265,7 +265,9 @@ TEST(PackHead, OfTiedWeightsIsACodedCopyOfTheEmbedding) {
   EXPECT_THAT(against->mismatches, ::testing::IsEmpty());
   bool seen = false;
   for (const MatrixReport& m : against->report.matrices) {
-    if (m.name == "model.embed_tokens.weight") EXPECT_TRUE(m.is_exact);
+    if (m.name == "model.embed_tokens.weight") {
+      EXPECT_TRUE(m.is_exact);
+    }
     if (m.name != "lm_head.weight") continue;
     seen = true;
     EXPECT_LT(m.error.relative_rms(), 0.01);
@@ -294,7 +296,9 @@ TEST(PackHead, ThatIsTheEmbeddingTooStaysAsItIs) {
   const auto report = pack(source, dir.file("p"), {.format = PackFormat::kInt8});
   ASSERT_TRUE(report.ok()) << report.status().to_string();
   for (const MatrixReport& m : report->matrices) {
-    if (m.name == "lm_head.weight") EXPECT_TRUE(m.is_exact && m.layout == "rows");
+    if (m.name == "lm_head.weight") {
+      EXPECT_TRUE(m.is_exact && m.layout == "rows");
+    }
   }
   EXPECT_THAT(make_pack_plan(FileSystem::real(), source, {.rules = {{"lm_head", PackFormat::kInt8}}}).status().message(), HasSubstr("cannot be coded"));
 }

@@ -145,8 +145,12 @@ TEST_P(Invariance, BudgetsThreadsAndCachesChangeNothing) {
         if (threads == 1 && share == 0.0) reference.push_back(run);
         EXPECT_EQ(run, reference[i]) << "prompt " << i << " threads " << threads << " share " << share;
       }
-      if (share == 0.0 && threads == 1) EXPECT_GT(engine->stats().experts.evicted, 0u);
-      if (share == 1.0) EXPECT_EQ(engine->stats().experts.evicted, 0u);
+      if (share == 0.0 && threads == 1) {
+        EXPECT_GT(engine->stats().experts.evicted, 0u);
+      }
+      if (share == 1.0) {
+        EXPECT_EQ(engine->stats().experts.evicted, 0u);
+      }
       options.memory_bytes = 64 << 20;
     }
   }

@@ -85,7 +85,9 @@ TEST_P(PackedInvariance, SplitsThreadsAndBudgetsLeaveNoTrace) {
     ASSERT_EQ(expected.size(), reference.size());
     const double kl = divergence(reference, expected);
     EXPECT_LT(kl, GetParam().most_kl);
-    if (GetParam().format != PackFormat::kBf16) EXPECT_GT(kl, 1e-6) << "as if nothing had been quantised";
+    if (GetParam().format != PackFormat::kBf16) {
+      EXPECT_GT(kl, 1e-6) << "as if nothing had been quantised";
+    }
     for (const auto& [chunk, threads, memory] : {std::tuple{1, 1, 128}, {7, 3, 128}, {33, 2, 16}}) {
       EngineOptions o = base;
       o.prefill_chunk = chunk, o.num_threads = threads, o.memory_bytes = static_cast<uint64_t>(memory) << 20;

@@ -274,7 +274,9 @@ TEST(Swiglu, ClampsScalesAndOffsetsAsItsFormSays) {
         }
         if (form.limit > 0) g = std::min(g, double{form.limit}), u = std::clamp(u, -double{form.limit}, double{form.limit});
         const double exact = (u + double{form.up_offset}) * g / (1 + std::exp(-double{form.alpha} * g));
-        if (std::fabs(exact) < 1e30) EXPECT_NEAR(act.at(r, 0), exact, 1e-6 * std::max(1.0, std::fabs(exact))) << g << " limit " << form.limit;
+        if (std::fabs(exact) < 1e30) {
+          EXPECT_NEAR(act.at(r, 0), exact, 1e-6 * std::max(1.0, std::fabs(exact))) << g << " limit " << form.limit;
+        }
       }
     }
   }

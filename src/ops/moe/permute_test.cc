@@ -60,7 +60,9 @@ TEST(PermuteIndex, IsAStableSortByExpertWithTheRowsOfARankTogether) {
               ASSERT_TRUE(x.offsets[e] <= static_cast<int32_t>(r) && static_cast<int32_t>(r) < x.offsets[e + 1]);
             }
             for (size_t s = 0; s < ids.size(); ++s) {
-              if (ids[s] < 0 || ids[s] >= experts) ASSERT_EQ(x.slot_row[s], -1);
+              if (ids[s] < 0 || ids[s] >= experts) {
+                ASSERT_EQ(x.slot_row[s], -1);
+              }
             }
             for (size_t r = order.size(); r < ids.size(); ++r) ASSERT_EQ(x.row_slot[r], -7) << "past the last row";
             for (int32_t r = 0; r <= ranks; ++r) ASSERT_EQ(x.rank_offsets[static_cast<size_t>(r)], x.offsets[static_cast<size_t>(r * (experts / ranks))]);
@@ -94,7 +96,9 @@ TYPED_TEST(PermuteOf, CopiesEveryRowToItsSlotsAndNothingElse) {
         for (int64_t r = 0; r < tokens * top_k; ++r) {
           const bool used = r < index.offsets.back();
           for (int64_t c = 0; c < hidden; ++c) {
-            if (used) ASSERT_TRUE(std::memcmp(&out.at(r, c), &x.at(index.row_slot[static_cast<size_t>(r)] / top_k, c), sizeof(TypeParam)) == 0);
+            if (used) {
+              ASSERT_TRUE(std::memcmp(&out.at(r, c), &x.at(index.row_slot[static_cast<size_t>(r)] / top_k, c), sizeof(TypeParam)) == 0);
+            }
             else ASSERT_TRUE(std::isnan(out.value(r, c)));
           }
         }
