@@ -74,10 +74,9 @@ bool shell_line(std::string_view s) {
   s = trimmed(s);
   if (s.starts_with("$ ")) s = trimmed(s.substr(2));
   if (s.empty() || is_prose(s)) return false;
-  size_t words = 0;
   std::string_view program, second;
   bool option = false, assigned = false;
-  for (std::string_view rest = s; !rest.empty(); ++words) {
+  for (std::string_view rest = s; !rest.empty();) {
     const size_t end = std::min(rest.find(' '), rest.size());
     const std::string_view w = rest.substr(0, end);
     rest = trimmed(rest.substr(end));
