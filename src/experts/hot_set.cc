@@ -22,7 +22,7 @@ uint64_t most_bytes(int num_layers, int num_experts) {
 void HotSet::add_run(std::span<const uint32_t> run_uses) {
   PM_CHECK(run_uses.size() == uses.size());
   for (size_t i = 0; i < uses.size(); ++i) uses[i] = static_cast<uint32_t>(std::min<uint64_t>(UINT32_MAX, uint64_t{uses[i]} / 2 + run_uses[i]));
-  ++num_runs;
+  if (num_runs < static_cast<uint64_t>(INT64_MAX)) ++num_runs;  // as many as a file may name
 }
 
 Result<HotSet> parse_hot_set(std::string_view text, std::string_view model_digest, int num_layers, int num_experts) {

@@ -40,6 +40,16 @@ TEST(HotSet, ARunCountsHalfAfterTheNext) {
   EXPECT_EQ(set.num_runs, 2u);
 }
 
+TEST(HotSet, AFullCounterOfRunsIsStillAFile) {
+  HotSet set = sample();
+  set.num_runs = static_cast<uint64_t>(INT64_MAX);
+  ASSERT_TRUE(parse_hot_set(hot_set_to_json(set), "abc", 2, 3).ok());
+  set.add_run(std::vector<uint32_t>(6, 1));
+  const auto again = parse_hot_set(hot_set_to_json(set), "abc", 2, 3);
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(again->num_runs, static_cast<uint64_t>(INT64_MAX));
+}
+
 TEST(HotSet, HostileBytesAreNamedErrors) {
   const auto refuse = [](std::string text) { return parse_hot_set(text, "abc", 2, 3).status(); };
   const std::string good = hot_set_to_json(sample());
