@@ -39,7 +39,7 @@ void swiglu_panel_kernel(ThreadPool& pool, const SwigluFfnArgs& a) {
       [&](int i) {
         const FfnExpert& e = a.experts[i];
         if (e.rows == 0) return RangeGrid{};
-        return RangeGrid{.rows = e.rows, .cols = a.act.cols, .m_step = kPanelRowBlock, 
+        return RangeGrid{.rows = e.rows, .cols = a.act.cols, .m_step = kPanelRowBlock,
                          .n_step = panel_columns(e.rows, 2 * Panels(e.w_gate).panel_bytes, kHasWideAct<Dot> ? kWideBlocks : 1)};
       },
       [&](int index, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
