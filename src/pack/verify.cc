@@ -133,7 +133,7 @@ class Verifier {
       }
     }
     const std::span<const std::byte> s = ours.scales(), t = theirs.scales();
-    if (equal && report.is_exact && (s.size() != t.size() || std::memcmp(s.data(), t.data(), s.size()) != 0)) mismatch(a.name + ": other scales than the source");
+    if (equal && report.is_exact && !std::ranges::equal(s, t)) mismatch(a.name + ": other scales than the source");
     if (!report.is_exact && !std::isfinite(report.error.sum_squares)) mismatch(a.name + ": a value is not finite");
     return ok_status();
   }
