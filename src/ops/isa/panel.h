@@ -119,7 +119,8 @@ template <bool kHalved>
 struct StoredScales {
   const Panels& w;
   int64_t panel;
-  void load(int64_t b, Vec* s) const {
+  // Inline: a call for each block is a sixth of the time when the panel comes from the second-level cache.
+  [[gnu::always_inline]] void load(int64_t b, Vec* s) const {
     w.scales_of(panel, b, s);
     if constexpr (kHalved) s[0] = vmul(s[0], vset(0.5f)), s[1] = vmul(s[1], vset(0.5f));
   }
@@ -504,8 +505,9 @@ X x_row_as(const Tensor& x, int64_t row) {
 // ranges, where no line has been asked for yet), more compute for some ten microseconds on one panel.
 // `multiple`: panels that stay together.
 inline constexpr int64_t kPanelRangeBytes = 128 * 1024;
+inline constexpr int64_t kFewPanelRows = 8;
 inline int64_t panel_columns(int64_t rows, int64_t panel_bytes, int64_t multiple = 1) {
-  const int64_t panels = rows > 8 ? 1 : larger(1, kPanelRangeBytes / panel_bytes);
+  const int64_t panels = rows > kFewPanelRows ? 1 : larger(1, kPanelRangeBytes / panel_bytes);
   return kPanelRows * ((panels + multiple - 1) / multiple * multiple);
 }
 
