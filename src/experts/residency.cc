@@ -81,6 +81,7 @@ Result<std::unique_ptr<Residency>> Residency::make_with(int num_slots, int num_l
                                          .num_shared_layers = num_layers - num_kept,
                                          .learned_uses = learned_uses}));
   if (num_kept > 0) r->keep_layer_ = keep_layer;
+  r->may_evict_ = num_slots < int64_t{num_layers} * num_experts;
   PM_CHECK(r->policy_->table_bytes() <= policy_table_bytes(static_cast<uint64_t>(num_slots), static_cast<uint64_t>(num_layers),
                                                           static_cast<uint64_t>(num_experts)));
   return r;
@@ -93,7 +94,7 @@ void Residency::begin(int layer, std::span<const int32_t> experts, std::span<con
     uint32_t& uses = uses_[index_of(layer, e)];
     uses = static_cast<uint32_t>(std::min<uint64_t>(UINT32_MAX, uint64_t{uses} + static_cast<uint64_t>(rows)));
   }
-  policy_->asked(layer, experts, offsets);
+  if (may_evict_) policy_->asked(layer, experts, offsets);
 }
 
 void Residency::use(int s) {
@@ -101,21 +102,21 @@ void Residency::use(int s) {
   PM_CHECK(slot.state == SlotState::kResident);
   ++slot.num_pins;
   slot.last_use = ++clock_;
-  if (!slot.is_kept) policy_->used(s);
+  if (has_policy(slot)) policy_->used(s);
 }
 
 void Residency::asked(int s) {
   Slot& slot = slots_[static_cast<size_t>(s)];
   PM_CHECK(slot.state == SlotState::kLoading);
   slot.last_use = ++clock_;
-  if (!slot.is_kept) policy_->used(s);
+  if (has_policy(slot)) policy_->used(s);
 }
 
 void Residency::touch(int s) {
   Slot& slot = slots_[static_cast<size_t>(s)];
   PM_CHECK(slot.state == SlotState::kResident);
   slot.last_use = ++clock_;
-  if (!slot.is_kept) policy_->touched(s);
+  if (has_policy(slot)) policy_->touched(s);
 }
 
 Residency::Reservation Residency::reserve(int layer, int expert, For purpose) {
@@ -139,7 +140,7 @@ Residency::Reservation Residency::reserve(int layer, int expert, For purpose) {
   slot.state = SlotState::kLoading;
   slot.last_use = ++clock_;
   index_[index_of(layer, expert)] = r.slot;
-  if (!slot.is_kept) {
+  if (has_policy(slot)) {
     policy_->inserted(r.slot);
     if (purpose == For::kUse) policy_->used(r.slot);
   }
@@ -178,7 +179,7 @@ int Residency::num_pinned() const {
 
 void Residency::clear(int s) {
   Slot& slot = slots_[static_cast<size_t>(s)];
-  if (!slot.is_kept) policy_->removed(s);
+  if (has_policy(slot)) policy_->removed(s);
   index_[index_of(slot.layer, slot.expert)] = -1;
   slot.layer = slot.expert = -1;
   slot.num_pins = 0;

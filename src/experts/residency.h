@@ -68,6 +68,7 @@ class Residency {
     return static_cast<size_t>(layer) * static_cast<size_t>(num_experts_) + static_cast<size_t>(expert);
   }
   void clear(int s);
+  bool has_policy(const Slot& slot) const { return may_evict_ && !slot.is_kept; }
 
   const int num_experts_;
   std::vector<Slot> slots_;
@@ -76,6 +77,7 @@ class Residency {
   std::vector<int32_t> free_;   // a stack
   std::vector<bool> keep_layer_;
   std::unique_ptr<ResidencyPolicy> policy_;
+  bool may_evict_ = true;       // false: there is a slot for every expert, and the policy need not be told of every use
   uint64_t clock_ = 0;
 };
 

@@ -538,6 +538,7 @@ Status ExpertStore::begin(int moe_layer_idx, std::span<const int32_t> expert_ids
     if (std::exchange(m.seen_in_batch[static_cast<size_t>(id)], m.batch_no) == m.batch_no) {
       return error(StatusCode::kInvalidArgument, "layer {}: expert {} is named twice", m.catalogue.layer_id(moe_layer_idx), id);
     }
+    m.catalogue.ask(moe_layer_idx, id);
   }
   m.layer = moe_layer_idx;
   m.num_ids = expert_ids.size();

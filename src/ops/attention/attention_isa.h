@@ -120,11 +120,25 @@ void store_in_cache(const float* x, void* plane, const QkvPrepareArgs& a, int64_
   }
 }
 
+// Asks for the tiles that a position belongs to, of every head: a new key touches a quarter of the lines, and attention is next.
+inline void ask_tiles(const QkvPrepareArgs& a, int s, int64_t position) {
+  for (int64_t h = 0; h < a.kv_heads; ++h) {
+    for (const void* plane : {a.k_cache[s], a.v_cache[s]}) {
+      const CacheHead<CacheTile> head(plane, a.kv_heads, h, a.capacity, a.head_dim);
+      const auto* tile = reinterpret_cast<const char*>(head.rows + tiled_key_at(position / kAttentionKeyBlock * kAttentionKeyBlock, 0, a.head_dim));
+      for (int64_t i = 0; i < tile_elements(a.head_dim) * static_cast<int64_t>(sizeof(bf16)); i += 64) __builtin_prefetch(tile + i, 1, 2);
+    }
+  }
+}
+
 template <class C>
 void qkv_prepare_kernel(ThreadPool& pool, const QkvPrepareArgs& a) {
   pool.parallel_for(a.q.rows, larger(1, 8192 / larger(1, (a.heads + 2 * a.kv_heads) * a.head_dim)), [&](int64_t first, int64_t last) {
     for (int64_t t = first; t < last; ++t) {
       const int s = a.sequences.of_row(t);
+      if constexpr (__is_same(C, CacheTile)) {
+        if (a.sequences.rows_of(s) == 1) ask_tiles(a, s, a.sequences.position(s, t));
+      }
       for (int64_t h = 0; h < a.heads; ++h) prepare_head(a.q.row<float>(t) + h * a.head_dim, a.q_norm, a, t);
       for (int64_t h = 0; h < a.kv_heads; ++h) {
         float* k = a.k.row<float>(t) + h * a.head_dim;
