@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace pointsman {
@@ -75,6 +76,9 @@ enum class PrefetchMode {
 };
 const char* prefetch_name(PrefetchMode m);
 
+// Which expert leaves when room is needed, where nobody says otherwise; chosen by measurement (docs/performance.md).
+inline constexpr std::string_view kDefaultPolicy = "reuse";
+
 struct EngineOptions {
   std::string model_dir;
   uint64_t memory_bytes = 0;     // 0: default_memory_bytes()
@@ -91,7 +95,7 @@ struct EngineOptions {
   bool route_noise = false;      // Gumbel noise on the routes
   uint64_t route_noise_seed = 0;
   std::vector<PlacementRule> placement;
-  std::string policy = "reuse";  // expert eviction
+  std::string policy{kDefaultPolicy};  // expert eviction
   PrefetchMode prefetch = PrefetchMode::kOff;
   std::string hot_set_file;      // how often runs of this model asked for each expert, for policies that learn from it; "": neither read nor written
   int num_readers = 4;           // threads that read and verify experts

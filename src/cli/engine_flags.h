@@ -18,7 +18,7 @@ namespace pointsman::cli {
 
 struct EngineFlags {
   std::string model;
-  std::string memory, numerics = "bf16", kv_cache = "auto", mla = "absorbed", router_guard = "refuse", policy = "reuse", prefetch = "off", device = "cpu", verify = "full", direct = "auto";
+  std::string memory, numerics = "bf16", kv_cache = "auto", mla = "absorbed", router_guard = "refuse", policy{kDefaultPolicy}, prefetch = "off", device = "cpu", verify = "full", direct = "auto";
   double read_timeout = 120;
   int64_t threads = 0, context = 0, prefill_chunk = 0, readers = 4, route_noise = -1;
   std::string hot_set;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "experts/routing_trace.h"
+#include "pointsman/options.h"
 #include "pointsman/status.h"
 
 namespace pointsman {
@@ -20,7 +21,7 @@ namespace pointsman {
 inline constexpr std::string_view kOptimalPolicy = "optimum";
 
 struct CacheSimulation {
-  std::string policy = "lru_per_layer";  // a name of policy_list.inc, or kOptimalPolicy
+  std::string policy{kDefaultPolicy};  // a name of policy_list.inc, or kOptimalPolicy
   int num_slots = 0;
   // The first tokens of each run go in passes of `chunk`, the rest one by one.
   int64_t prompt_tokens = 0, chunk = 512;

@@ -2,7 +2,7 @@
 //
 // Which expert leaves when a slot is needed. A policy sees every use of every slot and names a victim; it never frees anything
 // itself. One file per policy, one line in policy_list.inc; "policy_parts.h" has what several need. Experts of kept layers are none of its business: it never hears of
-// them.
+// them; of nothing at all where every expert has a slot.
 //
 // A choice can cost time, never correctness: the same tokens come out under every policy.
 //

@@ -33,6 +33,7 @@
 #include "device/device.h"
 #include "experts/catalogue.h"
 #include "memory/budget.h"
+#include "pointsman/options.h"
 #include "pointsman/status.h"
 #include "tensor/tensor.h"
 
@@ -47,7 +48,7 @@ enum class VerifyMode {
 struct ExpertStoreOptions {
   int64_t num_slots = 0;                 // >= 2, or all experts
   int num_readers = 4;                   // threads that read and verify
-  std::string policy = "lru_per_layer";  // a name of policy_list.inc
+  std::string policy{kDefaultPolicy};    // a name of policy_list.inc
   VerifyMode verify = VerifyMode::kLockRequired;
   // By MoE layer, or empty for none: experts of such a layer stay once they are in. num_slots must leave two for the others.
   std::vector<bool> keep_layer;
