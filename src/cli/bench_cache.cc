@@ -14,6 +14,7 @@
 #include "cli/routing_trace_file.h"
 #include "experts/cache_simulator.h"
 #include "experts/policy.h"
+#include "experts/routing_stats.h"
 
 namespace pointsman::cli {
 namespace {
@@ -82,8 +83,29 @@ std::string describe(const RecordedRoutes& r, bool synthetic) {
                 t.run_starts.size(), t.run_starts.size() == 1 ? "" : "s", t.num_layers, t.num_experts, t.top_k);
 }
 
+// Ranks that tell the shape: 1, 2, 4 and so on, and the last.
+std::vector<size_t> shown_ranks(size_t experts) {
+  std::vector<size_t> ranks;
+  for (size_t r = 1; r < experts; r *= 2) ranks.push_back(r);
+  ranks.push_back(experts);
+  return ranks;
+}
+
+std::string describe_routes(const RoutingTrace& trace) {
+  const RoutingStats stats = routing_stats(trace);
+  const std::vector<double> by_rank = stats.by_rank();
+  std::string ranks, shares;
+  for (const size_t r : shown_ranks(by_rank.size())) {
+    ranks += format("{}{}", ranks.empty() ? "" : ", ", r);
+    shares += format("{}{:.2f}", shares.empty() ? "" : ", ", 100 * by_rank[r - 1] / trace.top_k);
+  }
+  return format("from token to token {:.1f} % of a layer's experts are kept, {:.1f} % would be by chance\nexperts of rank {} get {} % of a layer's choices", 100 * stats.kept(),
+                100 * stats.chance(), ranks, shares);
+}
+
 void print_table(const RecordedRoutes& r, bool synthetic, int64_t sessions, const std::vector<Row>& rows, const std::vector<int>& sizes) {
-  std::printf("%s\nhit rate in %% by experts in memory per layer (of %d); first reads count as misses\n\n%-14s", describe(r, synthetic).c_str(), r.trace.num_experts, "");
+  std::printf("%s\n%s\nhit rate in %% by experts in memory per layer (of %d); first reads count as misses\n\n%-14s", describe(r, synthetic).c_str(),
+              describe_routes(r.trace).c_str(), r.trace.num_experts, "");
   for (const int n : sizes) std::printf(" %7d", n);
   std::printf("\n");
   for (const Row& row : rows) {
@@ -128,6 +150,12 @@ Json to_json(const Flags& f, const RecordedRoutes& r, const std::vector<Row>& ro
   j.set("moe_layers", t.num_layers);
   j.set("experts", t.num_experts);
   j.set("top_k", t.top_k);
+  const RoutingStats stats = routing_stats(t);
+  j.set("kept", stats.kept());
+  j.set("kept_by_chance", stats.chance());
+  Json by_rank = Json::array();
+  for (const double frequency : stats.by_rank()) by_rank.push_back(frequency / t.top_k);
+  j.set("share_by_rank", std::move(by_rank));
   j.set("prompt_tokens", f.prompt);
   j.set("prefill_chunk", f.chunk);
   j.set("sessions", f.sessions);

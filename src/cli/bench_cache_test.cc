@@ -42,6 +42,11 @@ TEST(BenchCache, FromARecordedRunToTableCsvAndPicture) {
   EXPECT_EQ(j->find("experts")->as_int(), 16);
   EXPECT_EQ(j->find("top_k")->as_int(), 4);
   EXPECT_TRUE(j->find("synthetic")->is_null());
+  double shares = 0;
+  for (const Json& share : j->find("share_by_rank")->as_array()) shares += share.as_double();
+  EXPECT_NEAR(shares, 1, 1e-9);
+  EXPECT_GT(j->find("kept_by_chance")->as_double(), 4.0 / 16);
+  EXPECT_GT(j->find("kept")->as_double(), 0);
   int64_t fewest = -1, best = INT64_MAX;
   for (const Json& cell : j->find("results")->as_array()) {
     EXPECT_EQ(cell.find("hits")->as_int() + cell.find("misses")->as_int(), 20 * 6 * 4);
@@ -62,6 +67,7 @@ TEST(BenchCache, SyntheticRoutesAreLabelled) {
   const ShellResult r = run_shell("$P bench cache --synthetic zipf:layers=2,experts=8,top-k=2,tokens=50 --sizes 2,4");
   ASSERT_EQ(r.exit_code, kExitOk) << r.err;
   EXPECT_THAT(r.out, HasSubstr("synthetic routes"));
+  EXPECT_THAT(r.out, HasSubstr("experts of rank 1, 2, 4, 8 get "));
   const TempDir dir;
   ASSERT_EQ(run_shell("$P bench cache --synthetic zipf:layers=2,experts=8,top-k=2,tokens=50 --svg " + dir.file("a.svg")).exit_code, kExitOk);
   EXPECT_THAT(text_of(dir.file("a.svg")), HasSubstr("synthetic routes"));
