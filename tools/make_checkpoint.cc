@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Writes a checkpoint with random weights, or with none at all (--sparse: files of the right size that take no room on disk), for benchmarks
-// and budget tests. No tokenizer.
+// and budget tests; with --routing, its routers choose as wanted. No tokenizer.
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "cli/args.h"
+#include "tools/planted_routes.h"
 #include "tools/random_checkpoint.h"
 
 namespace {
@@ -29,8 +30,13 @@ int main(int argc, char** argv) {
                       "  make_checkpoint /tmp/m                                 qwen3_moe, 14 layers, 2.89 GiB\n"
                       "  make_checkpoint /tmp/m --preset M --format fp8         24 layers of 64 experts, top-8\n"
                       "  make_checkpoint /tmp/m --preset L                      20 layers of Qwen3-30B-A3B's width: 128 experts, top-8\n"
-                      "  make_checkpoint /tmp/m --preset v4-flash --layers 4    DeepSeek-V4-Flash as published (FP4, FP8), 14.5 GiB\n");
-  std::string dir, preset = "S", stored = "bf16";
+                      "  make_checkpoint /tmp/m --preset v4-flash --layers 4    DeepSeek-V4-Flash as published (FP4, FP8), 14.5 GiB\n"
+                      "  make_checkpoint /tmp/m --preset M --routing zipf:s=0.8,stay=0.3     routers that choose some experts more often than others\n"
+                      "  make_checkpoint /tmp/m --preset M --routing trace:routes.safetensors  as a recorded model did (pointsman trace --what router)\n"
+                      "Routers of random weights follow nothing but chance. --routing gives them popularity and persistence: of experts drawn with weights\n"
+                      "1 / rank^s, where each stays for the next token with probability `stay` besides, or those of recorded routes. routing.json in DIR says what was\n"
+                      "asked for, and how to measure it. Nothing is learned: the next layer's routes can be told from this layer's, which flatters --prefetch.\n");
+  std::string dir, preset = "S", stored = "bf16", routing;
   tools::RandomShape shape;
   tools::WriteOptions write;
   int64_t shard_mib = 1024, seed = 1, threads = std::max(1u, std::thread::hardware_concurrency());
@@ -50,6 +56,7 @@ int main(int argc, char** argv) {
   args.option("--context", shape.context, "max_position_embeddings (default: 4096)");
   args.option("--shard-mib", shard_mib, "size of a file (default: 1024)");
   args.option("--seed", seed, "of the weights (default: 1)");
+  args.option("--routing", routing, "of qwen3_moe: zipf:s=0.6,stay=0.3,seed=0 (each with this default) or trace:PATH, a file or a folder (default: none)");
   args.option("--threads", threads, "threads that make values (default: all)");
   args.flag("--sparse", write.sparse, "headers over holes");
   args.flag("--no-progress", quiet, "no progress on stderr");
@@ -58,6 +65,8 @@ int main(int argc, char** argv) {
   const std::vector<const char*> free = {"--hidden", "--experts", "--top-k", "--moe-intermediate", "--heads", "--kv-heads", "--head-dim", "--vocab", "--format", "--context"};
   tools::RandomModel model;
   const auto fill = [](int64_t& value, int64_t otherwise) { value = value == 0 ? otherwise : value; };
+  if (!routing.empty() && preset == "v4-flash") return fail("--routing is there for qwen3_moe (presets S, M and L), not for preset v4-flash", cli::kExitUsage);
+  if (!routing.empty() && write.sparse) return fail("--routing and --sparse: routes are in the weights, of which --sparse writes none", cli::kExitUsage);
   if (preset == "v4-flash") {
     for (const char* name : free) {
       if (args.given(name)) return fail(format("{} has its published value in preset v4-flash; only --layers is free", name), cli::kExitUsage);
@@ -86,6 +95,11 @@ int main(int argc, char** argv) {
     return fail(format("--preset {}: expected S, M, L or v4-flash", preset), cli::kExitUsage);
   }
   if (shard_mib < 1 || seed < 0 || threads < 1 || threads > 256) return fail("--shard-mib and --threads must be 1 or more, --seed 0 or more", cli::kExitUsage);
+  if (!routing.empty()) {
+    if (const Status s = tools::plant_routes(model, shape, routing, static_cast<uint64_t>(seed), static_cast<int>(threads)); !s.ok()) {
+      return fail("--routing: " + s.message(), s.code() == StatusCode::kInvalidArgument ? cli::kExitUsage : cli::kExitRuntime);
+    }
+  }
   write.shard_bytes = static_cast<uint64_t>(shard_mib) << 20;
   write.seed = static_cast<uint64_t>(seed);
   write.threads = static_cast<int>(threads);

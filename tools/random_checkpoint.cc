@@ -73,6 +73,7 @@ Status write_shard(const std::string& path, const RandomModel& model, size_t beg
       const uint64_t element_bytes = static_cast<uint64_t>(dtype_bits(t.dtype)) / 8, from = b.idx * kBlockElements;
       buffer.resize(std::min(kBlockElements, t.num_elements() - from) * element_bytes);
       fill_random(t, o.seed, b.tensor, b.idx, buffer);
+      if (t.edit) t.edit(from, buffer);
       std::lock_guard lock(mutex);
       if (failure.ok()) failure = writer->write(t.name, from * element_bytes, buffer);
       progress.add(buffer.size());
@@ -110,6 +111,13 @@ Status write_random_checkpoint(const std::string& dir, const RandomModel& model,
     PM_RETURN_IF_ERROR(write_text(dir + "/model.safetensors.index.json", index.dump(1)));
   }
   PM_RETURN_IF_ERROR(write_text(dir + "/config.json", model.config.dump(2) + "\n"));
+  // The label of a checkpoint that was here before would be wrong.
+  const std::string label = dir + "/routing.json";
+  if (model.label.is_null()) {
+    std::remove(label.c_str());
+  } else {
+    PM_RETURN_IF_ERROR(write_text(label, model.label.dump(2) + "\n"));
+  }
   std::printf("%s: %zu tensors, %zu shards, %s in %.1f s\n", dir.c_str(), model.tensors.size(), ends.size(), human_bytes(static_cast<double>(total)).c_str(),
               progress.seconds());
   return ok_status();

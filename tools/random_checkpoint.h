@@ -4,7 +4,10 @@
 // for all of them. Values depend on the seed, the tensor's index and the position only, never on threads or shards.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,6 +24,8 @@ struct RandomTensor {
   // BF16 and F32: normal with this mean and standard deviation. E4M3 and F4 codes: normal, with the standard deviations below. E8M0:
   // exponents of scales around `mean`. I64: each row holds distinct ids below `mean`.
   double mean = 0, sd = 0;
+  // Changes random values before they are written: `out` are the elements from `first` on, in any portions. Empty: none.
+  std::function<void(uint64_t first, std::span<std::byte> out)> edit;
 
   uint64_t num_elements() const;
   uint64_t size_bytes() const { return num_elements() * static_cast<uint64_t>(dtype_bits(dtype)) / 8; }
@@ -32,6 +37,7 @@ inline constexpr double kE4m3Sd = 112, kE2m1Sd = 2;
 struct RandomModel {
   Json config = Json::object();
   std::vector<RandomTensor> tensors;
+  Json label;  // what these weights were given on purpose; written as routing.json unless null
 
   void ones(std::string name, int64_t n) { add({std::move(name), DType::kBF16, {n}, 1, 0}); }
   // A plain matrix of the size that keeps the scale of its input: sd 1 / sqrt(columns).
@@ -57,7 +63,7 @@ struct WriteOptions {
   bool sparse = false, progress = true;
   int threads = 2;
 };
-// Writes config.json, shards and their index. Memory: a few MiB per thread, whatever the model's size.
+// Writes config.json, shards, their index and the label. Memory: a few MiB per thread, whatever the model's size.
 Status write_random_checkpoint(const std::string& dir, const RandomModel& model, const WriteOptions& options);
 
 }  // namespace pointsman::tools

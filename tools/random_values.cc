@@ -32,16 +32,6 @@ class Noise {
   uint64_t state_;
 };
 
-// The quantile of the standard normal distribution, by bisection.
-double normal_quantile(double p) {
-  double low = -8, high = 8;
-  for (int i = 0; i < 60; ++i) {
-    const double mid = (low + high) / 2;
-    (0.5 * std::erfc(-mid / std::sqrt(2.0)) < p ? low : high) = mid;
-  }
-  return low;
-}
-
 template <class Decode>
 uint8_t nearest_code(double value, int num_codes, Decode decode) {
   int best = 0;
@@ -58,7 +48,7 @@ const Codes& e4m3_codes() {
     Codes c;
     for (size_t i = 0; i < c.size(); ++i) {
       const double value = kE4m3Sd * normal_quantile((static_cast<double>(i) + 0.5) / static_cast<double>(c.size()));
-      c[i] = nearest_code(value, 256, [](uint8_t code) { return (code & 0x7f) == 0x7f ? 1e9 : double{e4m3_to_float(code)}; });
+      c[i] = nearest_e4m3(value);
     }
     return c;
   }();
@@ -102,6 +92,20 @@ void fill_ids(const RandomTensor& t, Noise& noise, std::span<std::byte> out) {
 }
 
 }  // namespace
+
+// By bisection.
+double normal_quantile(double p) {
+  double low = -8, high = 8;
+  for (int i = 0; i < 60; ++i) {
+    const double mid = (low + high) / 2;
+    (0.5 * std::erfc(-mid / std::sqrt(2.0)) < p ? low : high) = mid;
+  }
+  return low;
+}
+
+uint8_t nearest_e4m3(double value) {
+  return nearest_code(value, 256, [](uint8_t code) { return (code & 0x7f) == 0x7f ? 1e9 : double{e4m3_to_float(code)}; });
+}
 
 void fill_random(const RandomTensor& t, uint64_t seed, uint64_t tensor_idx, uint64_t block, std::span<std::byte> out) {
   Noise noise(seed, tensor_idx, block);
