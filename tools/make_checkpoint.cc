@@ -35,7 +35,7 @@ int main(int argc, char** argv) {
                       "  make_checkpoint /tmp/m --preset M --routing trace:routes.safetensors  as a recorded model did (pointsman trace --what router)\n"
                       "Routers of random weights follow nothing but chance. --routing gives them popularity and persistence: of experts drawn with weights\n"
                       "1 / rank^s, where each stays for the next token with probability `stay` besides, or those of recorded routes. routing.json in DIR says what was\n"
-                      "asked for, and how to measure it. Nothing is learned: the next layer's routes can be told from this layer's, which flatters --prefetch.\n");
+                      "asked for, and how to measure it. Nothing is learned.\n");
   std::string dir, preset = "S", stored = "bf16", routing;
   tools::RandomShape shape;
   tools::WriteOptions write;

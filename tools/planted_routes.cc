@@ -17,6 +17,8 @@ namespace {
 
 constexpr double kConstant = 2;  // dimension 0 of every embedding
 constexpr float kLargestE4m3 = 448;
+// Mean square of silu(g) * u of standard normal g and u. Random experts add it to each dimension, times the squares of their routing weights.
+constexpr double kExpertSquare = 0.356;
 
 // What a weight of a projection is stored as. FP8: a code under a scale that is the same for the whole matrix, so the largest weight is what
 // the largest code gives.
@@ -60,7 +62,7 @@ struct Planter {
   const RandomShape& shape;
   const CalibratedRoutes& routes;
   int64_t n() const { return routes.code_dims; }
-  int64_t reserved() const { return 1 + 2 * n(); }
+  int64_t reserved() const { return 1 + 2 * n() + shape.layers * routes.own_dims; }
 
   // FP8 projections of layer 0 that carry routes: one scale for the whole matrix.
   static Storage storage_of(RandomModel& model, size_t i) {
@@ -72,20 +74,27 @@ struct Planter {
 
   void plant(RandomModel& model) const {
     // Root of the embedding's mean square: what the norm before layer 0 divides by.
-    const double rms = std::sqrt((static_cast<double>(shape.hidden - n() - 1) + kConstant * kConstant) / static_cast<double>(shape.hidden));
+    const double rms = std::sqrt((static_cast<double>(shape.hidden - reserved() + n()) + kConstant * kConstant) / static_cast<double>(shape.hidden));
     double mean_gain = 0;  // of the mean of codes that head 0 writes
     const auto shared = std::make_shared<const CalibratedRoutes>(routes);
     const int64_t dims = n(), head = shape.head_dim, all = reserved();
     for (size_t i = 0; i < model.tensors.size(); ++i) {
       RandomTensor& t = model.tensors[i];
-      const bool is_first = t.name.starts_with("model.layers.0.");
+      const int64_t layer = t.name.starts_with("model.layers.") ? std::stoll(t.name.substr(std::strlen("model.layers."))) : -1;
+      const bool is_first = layer == 0;
+      // Dimensions of the layer's own, and those of the next.
+      const int64_t own = 1 + 2 * dims + layer * routes.own_dims, next = own + routes.own_dims, after = next + routes.own_dims;
       const auto is = [&](const char* suffix) { return t.name.ends_with(suffix); };
       if (is("embed_tokens.weight")) {
         t.edit = edit(t, t.shape[0], all, {}, [dims](int64_t, int64_t col) -> std::optional<float> {
           if (col == 0) return static_cast<float>(kConstant);
           return col > dims ? std::optional<float>(0.0f) : std::nullopt;
         });
-      } else if (is("down_proj.weight") || (!is_first && is("o_proj.weight"))) {
+      } else if (is("down_proj.weight")) {
+        t.edit = edit(t, all, t.shape[1], {.is_fp8 = t.dtype == DType::kF8E4M3}, [next, after](int64_t row, int64_t) {
+          return row >= next && row < after ? std::nullopt : std::optional<float>(0.0f);
+        });
+      } else if (!is_first && is("o_proj.weight")) {
         t.edit = edit(t, all, t.shape[1], {.is_fp8 = t.dtype == DType::kF8E4M3}, [](int64_t, int64_t) { return 0.0f; });
       } else if (is_first && is("q_norm.weight")) {
         t.mean = routes.kernel.q_norm;
@@ -98,15 +107,18 @@ struct Planter {
       } else if (is_first && is("o_proj.weight")) {
         const Storage s = storage_of(model, i);
         mean_gain *= s.largest();
-        t.edit = edit(t, all, t.shape[1], s, [dims](int64_t row, int64_t col) { return row > dims && col == row - dims - 1 ? 1.0f : 0.0f; });
+        t.edit = edit(t, all, t.shape[1], s, [dims](int64_t row, int64_t col) { return row > dims && row <= 2 * dims && col == row - dims - 1 ? 1.0f : 0.0f; });
       } else if (is("mlp.gate.weight")) {
-        const auto layer = static_cast<size_t>(std::stoll(t.name.substr(std::strlen("model.layers."))));
-        t.edit = edit(t, t.shape[0], t.shape[1], {}, [shared, layer, dims, rms, mean_gain](int64_t row, int64_t col) -> std::optional<float> {
-          const CalibratedRoutes::Layer& r = shared->layers[layer];
+        t.edit = edit(t, t.shape[0], t.shape[1], {}, [shared, layer, dims, own, next, rms, mean_gain](int64_t row, int64_t col) -> std::optional<float> {
+          const CalibratedRoutes::Layer& r = shared->layers[static_cast<size_t>(layer)];
           if (col == 0) return static_cast<float>(rms * r.offset[static_cast<size_t>(row)] / kConstant);
-          if (col > 2 * dims) return 0.0f;
-          const double noise = rms * kNoise * r.direction[static_cast<size_t>(row * dims + (col - 1) % dims)];
-          return static_cast<float>(noise * (col <= dims ? shared->code_factor : shared->mean_factor / mean_gain));
+          const auto noise = [&](int64_t dim, double factor) {
+            return static_cast<float>(rms * kNoise * factor * r.direction[static_cast<size_t>(row * (dims + shared->own_dims) + dim)]);
+          };
+          if (col <= dims) return noise(col - 1, shared->code_factor);
+          if (col <= 2 * dims) return noise(col - 1 - dims, shared->mean_factor / mean_gain);
+          if (layer == 0 || col < own || col >= next) return 0.0f;
+          return noise(dims + col - own, 1 / std::sqrt(kExpertSquare * shared->layers[static_cast<size_t>(layer - 1)].weight_squares));
         });
       }
     }
@@ -143,7 +155,7 @@ Json label(const RoutingTarget& target, const CalibratedRoutes& routes, int64_t 
   measure.push_back(format("pointsman trace MODEL --tokens $(shuf -i 0-{} -n 1000 | paste -sd,) --what router -o routes.safetensors", vocab - 1));
   measure.push_back("pointsman bench cache routes.safetensors");
   j.set("measure", measure);
-  j.set("not_like_learned_models", "All routers read what no layer changes: the next layer's routes can be told without error (--prefetch), and a token's routes in different layers depend on the same numbers.");
+  j.set("not_like_learned_models", "A token's routes in different layers depend on the same numbers. How well a layer's routes can be told from the layer before (--prefetch) is set, too.");
   return j;
 }
 
@@ -154,12 +166,13 @@ Status plant_routes(RandomModel& model, const RandomShape& shape, const std::str
   if (shape.head_dim < 16 || shape.head_dim % 2 != 0 || dims < 8) {
     return error(StatusCode::kInvalidArgument, "routes need a hidden size of 36 or more and heads of an even 16 or more; given are {} and {}", shape.hidden, shape.head_dim);
   }
+  const int64_t own_dims = std::min(kMostOwnDims, shape.hidden / 8 / shape.layers);
   PM_ASSIGN_OR_RETURN(const RoutingTarget target, routing_target(routing, {static_cast<int>(shape.layers), static_cast<int>(shape.experts), static_cast<int>(shape.top_k)}, seed));
   ThreadPool pool(threads, false);
   const KernelShape kernel{.head_dim = shape.head_dim, .context = shape.context, .rope_theta = model.config.find("rope_theta")->as_double()};
   const Storage storage{.is_fp8 = shape.fp8};
   PM_ASSIGN_OR_RETURN(const CalibratedRoutes routes, calibrate_routes(
-      target, static_cast<int>(dims), [&](double rate) { return position_kernel(kernel, rate, [&](float v) { return storage.round(v); }); }, seed, pool));
+      target, static_cast<int>(dims), static_cast<int>(own_dims), [&](double rate) { return position_kernel(kernel, rate, [&](float v) { return storage.round(v); }); }, seed, pool));
   Planter{shape, routes}.plant(model);
   model.label = label(target, routes, shape.vocab, seed);
   std::printf("made routes, %s: %.1f %% of the experts stay from token to token (wanted: %.1f %%, by chance: %.1f %%), rank 1 gets %.2f %% of the choices (wanted: %.2f %%)\n",

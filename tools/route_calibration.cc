@@ -18,7 +18,7 @@ constexpr int64_t kSequence = 4096;       // in a row, to find persistence
 constexpr double kSlowest = 0.02, kFastest = 1.5;  // rates of kernels
 constexpr int kOffsetRounds = 12, kHalvings = 10;
 
-enum Stream : uint32_t { kCodes = 11, kSequenceCodes, kDirections };
+enum Stream : uint32_t { kCodes = 11, kSequenceCodes, kDirections, kOwnNumbers };
 
 // A table of standard normal numbers (Box and Muller).
 std::vector<float> normals(uint64_t seed, Stream stream, uint32_t layer, int64_t n) {
@@ -32,12 +32,20 @@ std::vector<float> normals(uint64_t seed, Stream stream, uint32_t layer, int64_t
   return out;
 }
 
+void scale_to(std::span<float> v, double length) {
+  const float squares = std::inner_product(v.begin(), v.end(), v.begin(), 0.0f);
+  for (float& x : v) x *= length == 0 ? 0 : static_cast<float>(length) / std::sqrt(squares);
+}
+
 class Calibration {
  public:
-  Calibration(const RoutingTarget& target, int code_dims, uint64_t seed, ThreadPool& pool)
-      : target_(target), dims_(code_dims), experts_(target.shape.experts), seed_(seed), pool_(pool) {
+  Calibration(const RoutingTarget& target, int code_dims, int own_dims, uint64_t seed, ThreadPool& pool)
+      : target_(target), codes_(code_dims), dims_(code_dims + own_dims), experts_(target.shape.experts), seed_(seed), pool_(pool) {
     routes_.code_dims = code_dims;
+    routes_.own_dims = own_dims;
     routes_.layers.resize(static_cast<size_t>(target.shape.layers));
+    const double stays = std::max(0.0, (target.kept - target.chance) / (1 - target.chance));
+    own_noise_ = own_dims > 0 ? kOwnNoise * (1 - stays) * (1 - stays) : 0;
   }
 
   CalibratedRoutes& routes() { return routes_; }
@@ -49,15 +57,16 @@ class Calibration {
       layer.direction = normals(seed_, kDirections, static_cast<uint32_t>(l), int64_t{experts_} * dims_);
       for (int e = 0; e < experts_; ++e) {
         const auto row = std::span(layer.direction).subspan(static_cast<size_t>(e * dims_), static_cast<size_t>(dims_));
-        const float scale = 1 / std::sqrt(std::inner_product(row.begin(), row.end(), row.begin(), 0.0f));
-        for (float& x : row) x *= scale;
+        const double own = l > 0 ? own_noise_ : 0;
+        scale_to(row.first(static_cast<size_t>(codes_)), std::sqrt(1 - own));
+        scale_to(row.subspan(static_cast<size_t>(codes_)), std::sqrt(own));
       }
       const std::vector<float> noise = noise_of(layer, h, kTokens);
       const std::vector<double>& wanted = target_.frequency[l];
       for (const double f : wanted) layer.offset.push_back(static_cast<float>(kNoise * normal_quantile(f)));
       for (int round = 0; round < kOffsetRounds; ++round) {
         std::vector<int64_t> counts(static_cast<size_t>(experts_));
-        choose(layer, noise, kTokens, [&](int64_t, const std::vector<int>& ids) {
+        choose(layer, noise, kTokens, [&](int64_t, const std::vector<int>& ids, const std::vector<float>&) {
           for (const int e : ids) ++counts[static_cast<size_t>(e)];
         });
         for (size_t e = 0; e < wanted.size(); ++e) {
@@ -89,14 +98,20 @@ class Calibration {
     for_each_layer([&](size_t l) {
       std::vector<int64_t> counts(static_cast<size_t>(experts_)), chosen_at(counts.size(), -2);
       int64_t stayed = 0;
-      choose(routes_.layers[l], noise_of(routes_.layers[l], h, kSequence), kSequence, [&](int64_t token, const std::vector<int>& ids) {
+      double squares = 0;
+      choose(routes_.layers[l], noise_of(routes_.layers[l], h, kSequence), kSequence, [&](int64_t token, const std::vector<int>& ids, const std::vector<float>& logits) {
+        double sum = 0, sum_of_squares = 0;
         for (const int e : ids) {
           const auto i = static_cast<size_t>(e);
           stayed += token > 0 && chosen_at[i] == token - 1 ? 1 : 0;
           chosen_at[i] = token;
           ++counts[i];
+          sum += std::exp(logits[i]);
+          sum_of_squares += std::exp(2 * logits[i]);
         }
+        squares += sum_of_squares / (sum * sum);
       });
+      routes_.layers[l].weight_squares = squares / static_cast<double>(kSequence);
       kept[l] = static_cast<double>(stayed) / (static_cast<double>(kSequence - 1) * top_k);
       std::vector<size_t> order(counts.size());
       std::iota(order.begin(), order.end(), size_t{0});
@@ -141,7 +156,7 @@ class Calibration {
   }
 
   // The top_k experts of each token, in any order.
-  void choose(const CalibratedRoutes::Layer& layer, const std::vector<float>& noise, int64_t tokens, const std::function<void(int64_t, const std::vector<int>&)>& use) const {
+  void choose(const CalibratedRoutes::Layer& layer, const std::vector<float>& noise, int64_t tokens, const std::function<void(int64_t, const std::vector<int>&, const std::vector<float>& logits)>& use) const {
     const auto experts = static_cast<size_t>(experts_);
     std::vector<float> logits(experts);
     std::vector<int> ids(experts);
@@ -151,7 +166,7 @@ class Calibration {
       std::iota(ids.begin(), ids.end(), 0);
       std::nth_element(ids.begin(), ids.begin() + target_.shape.top_k - 1, ids.end(), [&](int a, int b) { return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)]; });
       ids.resize(static_cast<size_t>(target_.shape.top_k));
-      use(t, ids);
+      use(t, ids, logits);
     }
   }
 
@@ -160,34 +175,37 @@ class Calibration {
     const std::vector<double>& weights = routes_.kernel.weights;
     int64_t reach = static_cast<int64_t>(weights.size());
     while (reach > 1 && (reach > 1024 || weights[static_cast<size_t>(reach - 1)] < 1e-4 * weights[0])) --reach;
-    const auto dims = static_cast<size_t>(dims_);
-    const std::vector<float> codes = normals(seed_, kSequenceCodes, 0, (kSequence + reach) * dims_);
+    const auto dims = static_cast<size_t>(dims_), code_dims = static_cast<size_t>(codes_), own_dims = dims - code_dims;
+    const std::vector<float> codes = normals(seed_, kSequenceCodes, 0, (kSequence + reach) * codes_);
+    const std::vector<float> own = normals(seed_, kOwnNumbers, 0, kSequence * (dims_ - codes_));
     std::vector<float> h(static_cast<size_t>(kSequence) * dims);
     pool_.parallel_for(kSequence, 64, [&](int64_t first, int64_t last) {
       for (int64_t t = first; t < last; ++t) {
         float* const out = h.data() + static_cast<size_t>(t) * dims;
         for (int64_t d = 0; d < reach; ++d) {
           const auto w = static_cast<float>(weights[static_cast<size_t>(d)] * routes_.mean_factor + (d == 0 ? routes_.code_factor : 0));
-          const float* const code = codes.data() + static_cast<size_t>(t + reach - d) * dims;
-          for (size_t j = 0; j < dims; ++j) out[j] += w * code[j];
+          const float* const code = codes.data() + static_cast<size_t>(t + reach - d) * code_dims;
+          for (size_t j = 0; j < code_dims; ++j) out[j] += w * code[j];
         }
+        for (size_t j = 0; j < own_dims; ++j) out[code_dims + j] = own[static_cast<size_t>(t) * own_dims + j];
       }
     });
     return h;
   }
 
   const RoutingTarget& target_;
-  const int dims_, experts_;
+  const int codes_, dims_, experts_;  // dims_: codes and own numbers
   const uint64_t seed_;
+  double own_noise_ = 0;
   ThreadPool& pool_;
   CalibratedRoutes routes_;
 };
 
 }  // namespace
 
-Result<CalibratedRoutes> calibrate_routes(const RoutingTarget& target, int code_dims, const std::function<PositionKernel(double rate)>& kernel_of, uint64_t seed,
+Result<CalibratedRoutes> calibrate_routes(const RoutingTarget& target, int code_dims, int own_dims, const std::function<PositionKernel(double rate)>& kernel_of, uint64_t seed,
                                           ThreadPool& pool) {
-  Calibration c(target, code_dims, seed, pool);
+  Calibration c(target, code_dims, own_dims, seed, pool);
   c.find_offsets();
   // The slower the kernel and the larger its part, the more stays. Kernels alone, down to the quickest; then less and less of that one.
   c.set_mixture(kernel_of(kSlowest), 1);

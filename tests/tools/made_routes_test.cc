@@ -217,6 +217,18 @@ TEST(MadeRoutes, SurvivePacking) {
   EXPECT_GT(both / static_cast<double>(a.ids.size()), 0.97);
 }
 
+// The next layer's router on the residual stream before this layer's experts is often right, as in trained models, and not always.
+TEST(MadeRoutes, AreForeseenWithErrors) {
+  const TempDir dir;
+  ASSERT_EQ(make(dir.file("m") + kShape + " --routing zipf:s=0.8,stay=0.3").exit_code, 0);
+  const ShellResult r = run_shell("$P bench decode " + dir.file("m") + " --prefetch log -c 512 -n 100 --repeat 1 --prompt-tokens 16 --stream-mib 1 --threads 1 --json --no-progress");
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  const Json j = parse_json(r.out).value();
+  const double right = j.find("runs")->as_array()[0].find("engine")->find("prediction")->find("hit_rate")->as_double();
+  EXPECT_GT(right, 0.7);
+  EXPECT_LT(right, 0.95);
+}
+
 TEST(MadeRoutes, SameSeedSameBytes) {
   const TempDir dir;
   std::map<std::string, std::string> hashes;
