@@ -120,8 +120,11 @@ void store_in_cache(const float* x, void* plane, const QkvPrepareArgs& a, int64_
   }
 }
 
-// Asks for the tiles that a position belongs to, of every head: a new key touches a quarter of the lines, and attention is next.
+// Asks for the tiles that a position belongs to, of every head: a new key touches a quarter of the lines, and attention is next. Not where they would be
+// out of the second-level cache again by then.
+inline constexpr int64_t kMostTilesAsked = 256 * 1024;
 inline void ask_tiles(const QkvPrepareArgs& a, int s, int64_t position) {
+  if (a.q.rows * a.kv_heads * 2 * tile_elements(a.head_dim) * static_cast<int64_t>(sizeof(bf16)) > kMostTilesAsked) return;
   for (int64_t h = 0; h < a.kv_heads; ++h) {
     for (const void* plane : {a.k_cache[s], a.v_cache[s]}) {
       const CacheHead<CacheTile> head(plane, a.kv_heads, h, a.capacity, a.head_dim);
@@ -136,9 +139,7 @@ void qkv_prepare_kernel(ThreadPool& pool, const QkvPrepareArgs& a) {
   pool.parallel_for(a.q.rows, larger(1, 8192 / larger(1, (a.heads + 2 * a.kv_heads) * a.head_dim)), [&](int64_t first, int64_t last) {
     for (int64_t t = first; t < last; ++t) {
       const int s = a.sequences.of_row(t);
-      if constexpr (__is_same(C, CacheTile)) {
-        if (a.sequences.rows_of(s) == 1) ask_tiles(a, s, a.sequences.position(s, t));
-      }
+      if constexpr (__is_same(C, CacheTile)) ask_tiles(a, s, a.sequences.position(s, t));
       for (int64_t h = 0; h < a.heads; ++h) prepare_head(a.q.row<float>(t) + h * a.head_dim, a.q_norm, a, t);
       for (int64_t h = 0; h < a.kv_heads; ++h) {
         float* k = a.k.row<float>(t) + h * a.head_dim;
