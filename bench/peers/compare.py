@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Prefill and decode of Pointsman and of peers, interleaved in one run: round after round every contender once, medians and spread at the end.
-A peer is llama-bench (of llama.cpp or a fork of it) and a GGUF of the same shape (make_gguf.py). Standard library only.
+A peer is llama-bench (of llama.cpp or a fork of it) and a GGUF of the same shape (make_gguf.py), with options of its own behind them. Standard library only.
 
   bench/peers/compare.py --pointsman build/release/pointsman --model int8=M-int8 --model bf16=M \\
-      --peer llama.cpp-q8_0=path/to/llama-bench,M-q8_0.gguf --rounds 5
+      --peer llama.cpp-q8_0=path/to/llama-bench,M-q8_0.gguf --peer fork-q8_0=path/to/fork/llama-bench,M-q8_0.gguf,-rtr 1 --rounds 5
 
 Fractions are of the read bandwidth and the bf16 rate that the first contender measured in the same rounds.
 """
@@ -35,11 +35,25 @@ def ours(a, folder):
             "disturbed": p["disturbed"] or d["disturbed"]}
 
 
-def peer(a, binary, gguf):
-    out = run([binary, "-m", gguf, "-t", str(a.threads), "-p", str(a.prompt), "-n", str(a.tokens), "-r", "1", "-o", "json"], a.timeout)
-    r = {}
-    for row in json.loads(out):
-        r["prefill" if row["n_prompt"] > 0 else "decode"] = row["avg_ts"]
+def rows_of(out):
+    # Forks print about loading and repacking between the brackets of the list, so its objects are looked for one by one.
+    decoder, at = json.JSONDecoder(), out.find("{")
+    while at >= 0:
+        try:
+            row, end = decoder.raw_decode(out, at)
+            if "avg_ts" in row:
+                yield row
+        except json.JSONDecodeError:
+            end = at + 1
+        at = out.find("{", end)
+
+
+def peer(a, binary, gguf, options):
+    command = [binary, "-m", gguf, "-t", str(a.threads), "-p", str(a.prompt), "-n", str(a.tokens), "-r", "1", "-o", "json", *options]
+    out = run(command, a.timeout)
+    r = {"prefill" if row["n_prompt"] > 0 else "decode": row["avg_ts"] for row in rows_of(out)}
+    if len(r) != 2:
+        raise SystemExit(f"{' '.join(command)}: expected a row of prefill and one of decode, found {sorted(r)}\n{out[-2000:]}")
     return r
 
 
@@ -47,7 +61,8 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--pointsman", required=True, help="the program")
     p.add_argument("--model", action="append", default=[], metavar="NAME=FOLDER", required=True)
-    p.add_argument("--peer", action="append", default=[], metavar="NAME=LLAMA_BENCH,GGUF")
+    p.add_argument("--peer", action="append", default=[], metavar="NAME=LLAMA_BENCH,GGUF[,OPTION...]",
+                   help="each OPTION is passed on, split at spaces: -rtr 1")
     p.add_argument("--memory", default="16GiB")
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--prompt", type=int, default=512)
@@ -63,8 +78,9 @@ def main():
         contenders.append((name, lambda folder=folder: ours(a, folder)))
     for spec in a.peer:
         name, rest = spec.split("=", 1)
-        binary, gguf = rest.split(",", 1)
-        contenders.append((name, lambda binary=binary, gguf=gguf: peer(a, binary, gguf)))
+        binary, gguf, *options = rest.split(",")
+        options = [word for option in options for word in option.split()]
+        contenders.append((name, lambda binary=binary, gguf=gguf, options=options: peer(a, binary, gguf, options)))
 
     rounds = {name: [] for name, _ in contenders}
     for i in range(a.rounds):
