@@ -12,6 +12,7 @@
 #include "checkpoint/lockfile.h"
 #include "cli/args.h"
 #include "support/golden.h"
+#include "support/program_budget.h"
 #include "support/run_shell.h"
 
 namespace pointsman::cli {
@@ -21,6 +22,7 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using testing::program_budget;
 using testing::run_shell;
 using testing::ShellResult;
 using ::testing::StartsWith;
@@ -74,12 +76,12 @@ TEST(Run, GreedyIdsAreThoseOfTransformers) {
 }
 
 TEST(Run, StatsHaveTheKeysOfTheContract) {
-  const ShellResult r = run_shell(
-      "$P run " + kModel + " -p 'some text' -n 6 -c 64 --memory 8MiB --greedy --ignore-eos --stats json --log-level error");
+  const std::string budget = program_budget(kModel + " -c 64", 8);
+  const ShellResult r = run_shell("$P run " + kModel + " -p 'some text' -n 6 -c 64 --greedy --ignore-eos --stats json --log-level error --memory " + budget);
   ASSERT_EQ(r.exit_code, kExitOk) << r.err;
   const Json j = json_of(r.err);
   EXPECT_EQ(int_at(j, "schema_version"), 1);
-  EXPECT_EQ(int_at(j, "budget_bytes"), 8 << 20);
+  EXPECT_EQ(std::to_string(int_at(j, "budget_bytes")), budget);
   EXPECT_GT(int_at(j, "peak_rss_bytes"), 0);
   EXPECT_EQ(int_at(j, "generated_tokens"), 6);
   for (const char* key : {"prompt_tokens_per_s", "generation_tokens_per_s", "time_to_first_token_s"}) {
@@ -106,11 +108,12 @@ TEST(Run, SamplingRepeatsWithItsSeedUnderEveryBudgetAndThreadCount) {
   const std::string run =
       "$P run " + kModel +
       " -p 'one two' -n 24 -c 128 --temp 1.5 --top-k 0 --top-p 1 --ignore-eos --print-ids --log-level error ";
-  const std::string first = run_shell(run + "--seed 5 --memory 8MiB -t 1").out;
+  const std::string small = " --memory " + program_budget(kModel + " -c 128", 8);
+  const std::string first = run_shell(run + "--seed 5 -t 1" + small).out;
   EXPECT_THAT(first, StartsWith("{"));
   EXPECT_EQ(run_shell(run + "--seed 5 --memory 64MiB -t 2").out, first);
   EXPECT_EQ(run_shell(run + "--seed 5 --memory 64MiB --prefill-chunk 1").out, first);
-  EXPECT_NE(run_shell(run + "--seed 6 --memory 8MiB").out, first);
+  EXPECT_NE(run_shell(run + "--seed 6" + small).out, first);
 }
 
 TEST(Run, DefaultsComeFromTheModelAndAreShown) {
@@ -190,18 +193,19 @@ TEST(Run, ACorruptExpertIsNamedAndNoTokenOfThatStepAppears) {
 }
 
 TEST(Plan, JsonHasTheContractAndAddsUp) {
-  const ShellResult r = run_shell("$P plan " + kModel + " --memory 16MiB -c 128 --json");
+  const std::string budget = program_budget(kModel + " -c 128", 16);
+  const ShellResult r = run_shell("$P plan " + kModel + " -c 128 --json --memory " + budget);
   ASSERT_EQ(r.exit_code, kExitOk) << r.err;
   const Json j = json_of(r.out);
-  EXPECT_EQ(int_at(j, "budget_bytes"), 16 << 20);
+  EXPECT_EQ(std::to_string(int_at(j, "budget_bytes")), budget);
   EXPECT_TRUE(at(j, "fits").as_bool());
   int64_t sum = 0;
   for (const Json& item : at(j, "items").as_array()) sum += int_at(item, "bytes");
   EXPECT_EQ(sum, int_at(j, "total_bytes"));
-  EXPECT_LE(sum, 16 << 20);
+  EXPECT_LE(sum, int_at(j, "budget_bytes"));
   EXPECT_LE(int_at(j, "smallest_budget_bytes"), int_at(j, "full_residency_bytes"));
   EXPECT_GT(at(j, "expected_tokens_per_s").as_double(), 0);
-  EXPECT_THAT(run_shell("$P plan " + kModel + " --memory 16MiB -c 128").out, HasSubstr("layers.0-2.experts"));
+  EXPECT_THAT(run_shell("$P plan " + kModel + " -c 128 --memory " + budget).out, HasSubstr("layers.0-2.experts"));
 }
 
 TEST(Plan, TheSmallestBudgetIsTheSmallest) {
@@ -330,7 +334,7 @@ TEST(TraceAndCompare, ATraceDoesNotDependOnBudgetThreadsOrChunk) {
   const TempDir dir;
   const std::string trace = "$P trace " + kModel + " --tokens 1,7,9,200,31,4,4,4,90,17,33,250 -c 64 --log-level error --out ";
   ASSERT_EQ(run_shell(trace + dir.file("a") + " --memory 64MiB -t 2").exit_code, kExitOk);
-  ASSERT_EQ(run_shell(trace + dir.file("b") + " --memory 7MiB -t 1 --prefill-chunk 5").exit_code, kExitOk);
+  ASSERT_EQ(run_shell(trace + dir.file("b") + " -t 1 --prefill-chunk 5 --memory " + program_budget(kModel + " -c 64 -t 1", 7)).exit_code, kExitOk);
   const ShellResult c = run_shell("$P compare " + dir.file("a") + " " + dir.file("b") + " --profile strict --json");
   EXPECT_EQ(c.exit_code, kExitOk) << c.out;
   EXPECT_TRUE(at(json_of(c.out), "ok").as_bool());
@@ -397,7 +401,7 @@ TEST(Chat, SystemMessageAndTemplateVariables) {
 TEST(Bench, DecodeReportsWhatItMeasured) {
   const ShellResult r =
       run_shell("$P bench decode " + kModel +
-                " --budgets 7MiB,64MiB -c 64 -n 8 --prompt-tokens 16 --repeat 2 --stream-mib 16 --json --log-level error");
+                " --budgets " + program_budget(kModel + " -c 64", 7) + ",64MiB -c 64 -n 8 --prompt-tokens 16 --repeat 2 --stream-mib 16 --json --log-level error");
   ASSERT_EQ(r.exit_code, kExitOk) << r.err;
   const Json j = json_of(r.out);
   ASSERT_EQ(at(j, "runs").as_array().size(), 2u);
@@ -429,7 +433,8 @@ TEST(Bench, DecodePrintsLimitsFirstAndATableOnDemand) {
 }
 
 TEST(Bench, IoReadsEveryExpert) {
-  const ShellResult r = run_shell("$P bench io " + kModel + " --memory 7MiB -c 64 --repeat 2 --json --log-level error");
+  const std::string io = "$P bench io " + kModel + " -c 64 --log-level error --memory " + program_budget(kModel + " -c 64", 7);
+  const ShellResult r = run_shell(io + " --repeat 2 --json");
   ASSERT_EQ(r.exit_code, kExitOk) << r.err;
   const Json j = json_of(r.out);
   EXPECT_GT(int_at(j, "bytes"), 0);
@@ -441,7 +446,7 @@ TEST(Bench, IoReadsEveryExpert) {
     EXPECT_LE(at(series, "gbps").as_double(), at(series, "max").as_double()) << key;
   }
   EXPECT_THAT(at(at(j, "io"), "reason").as_string(), HasSubstr("free memory holds all experts"));
-  const ShellResult table = run_shell("$P bench io " + kModel + " --memory 7MiB -c 64 --repeat 1 --markdown --log-level error");
+  const ShellResult table = run_shell(io + " --repeat 1 --markdown");
   EXPECT_THAT(table.out, HasSubstr("| experts, read again (XXH3) "));
   EXPECT_EQ(run_shell("$P bench io tests/golden/qwen3_dense").exit_code, kExitRefused);
 }

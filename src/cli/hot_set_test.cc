@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "cli/args.h"
 #include "support/golden.h"
+#include "support/program_budget.h"
 #include "support/run_program.h"
 #include "support/run_shell.h"
 #include "support/temp_dir.h"
@@ -14,21 +15,28 @@ namespace pointsman::cli {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::program_budget;
 using testing::run_shell;
 using testing::ShellResult;
 using testing::TempDir;
 
-const std::string kRun = "$P run models/pointsman-tiny-moe -p 'In the beginning' -n 40 --greedy --ignore-eos -c 128 --memory 18MiB --no-progress ";
+const std::string kModel = "models/pointsman-tiny-moe";
+
+std::string run_line() {
+  return "$P run " + kModel + " -p 'In the beginning' -n 40 --greedy --ignore-eos -c 128 --no-progress --memory " +
+         program_budget(kModel + " -c 128", 18) + " ";
+}
 
 TEST(HotSet, IsLearnedAcrossRunsAndChangesNoToken) {
   const TempDir dir;
   const std::string file = dir.file("hot.json");
-  const ShellResult without = run_shell(kRun + "--policy lfru");
+  const std::string run = run_line();
+  const ShellResult without = run_shell(run + "--policy lfru");
   ASSERT_EQ(without.exit_code, kExitOk) << without.err;
   EXPECT_FALSE(std::filesystem::exists(file));
   int64_t uses = 0;
   for (int i = 1; i <= 2; ++i) {
-    const ShellResult r = run_shell(kRun + "--policy lfru --hot-set " + file);
+    const ShellResult r = run_shell(run + "--policy lfru --hot-set " + file);
     ASSERT_EQ(r.exit_code, kExitOk) << r.err;
     EXPECT_EQ(r.out, without.out);
     const auto j = parse_json(read_text_file(FileSystem::real(), file, 1 << 20).value());
@@ -47,9 +55,10 @@ TEST(HotSet, IsLearnedAcrossRunsAndChangesNoToken) {
 
 TEST(HotSet, ARunAfterAnotherOneMissesLess) {
   const TempDir dir;
+  const std::string budget = program_budget(kModel + " -c 128", 20);
   const auto hits = [&](const std::string& more, const std::string& prompt) {
-    const ShellResult r = run_shell("$P run models/pointsman-tiny-moe -p '" + prompt +
-                                    "' -n 30 --temp 0.8 --seed 3 --ignore-eos -c 128 --memory 20MiB --no-progress --stats json " + more);
+    const ShellResult r = run_shell("$P run " + kModel + " -p '" + prompt + "' -n 30 --temp 0.8 --seed 3 --ignore-eos -c 128 --no-progress --stats json" +
+                                    " --memory " + budget + " " + more);
     EXPECT_EQ(r.exit_code, kExitOk) << r.err;
     const Json stats = testing::last_json_line(r.err);
     const Json* experts = stats.is_object() ? stats.find("experts") : nullptr;
@@ -70,9 +79,10 @@ TEST(HotSet, ARunAfterAnotherOneMissesLess) {
 
 TEST(HotSet, RefusesOtherPoliciesAndOtherModels) {
   const TempDir dir;
-  EXPECT_EQ(run_shell(kRun + "--hot-set " + dir.file("h") + " --policy lru").exit_code, kExitUsage);
+  const std::string run = run_line();
+  EXPECT_EQ(run_shell(run + "--hot-set " + dir.file("h") + " --policy lru").exit_code, kExitUsage);
   dir.write("h", "{\"format\": \"pointsman-hot-set\", \"version\": 1, \"model_digest\": \"0\", \"runs\": 1, \"uses\": []}");
-  const ShellResult r = run_shell(kRun + "--policy lfru --hot-set " + dir.file("h"));
+  const ShellResult r = run_shell(run + "--policy lfru --hot-set " + dir.file("h"));
   EXPECT_EQ(r.exit_code, kExitRefused);
   EXPECT_THAT(r.err, HasSubstr("another model"));
 }

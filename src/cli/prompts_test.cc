@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "cli/args.h"
 #include "support/golden.h"
+#include "support/program_budget.h"
 #include "support/run_shell.h"
 
 namespace pointsman::cli {
@@ -49,7 +50,8 @@ TEST(Prompts, GetTheTokensThatTheyGetAloneWhateverIsBesideThem) {
     const std::string common = " -c 48 --no-progress --log-level error --stats none --stop e --print-ids " + sampling;
     std::vector<std::string> alone;
     for (const std::string& p : prompts) alone.push_back(run_shell("$P run " + kModel + " -p '" + p + "' -n 40" + common).out);
-    for (const char* how : {"--sessions 1", "--sessions 2 --memory 8MiB", "--sessions 4 --prefill-chunk 5 -t 2", "--sessions 64"}) {
+    const std::string two = "--sessions 2 --memory " + testing::program_budget(kModel + " -c 48 --sessions 2", 8);
+    for (const std::string& how : {std::string("--sessions 1"), two, std::string("--sessions 4 --prefill-chunk 5 -t 2"), std::string("--sessions 64")}) {
       const ShellResult r = run_shell("$P run " + kModel + " --prompts " + file + " -n 40 " + how + common);
       ASSERT_EQ(r.exit_code, kExitOk) << r.err;
       const std::vector<Json> lines = lines_of(r.out);
