@@ -247,7 +247,7 @@ Status Checkpoint::Impl::check_unchanged(uint32_t file_idx, File& file) const {
   const int64_t now = now_ms();
   std::atomic<int64_t>& checked = path_checked_ms[file_idx];
   if (now - checked.load(std::memory_order_relaxed) < options.path_check_interval_ms) return ok_status();
-  Result<FileInfo> named = fs->stat(path(file_idx));
+  Result<FileInfo> named = fs->stat(file.path());  // the path it was opened by: joining it anew would allocate in a decode step
   if (!named.ok()) {
     return named.status().code() == StatusCode::kNotFound ? removed(path(file_idx)) : named.status();
   }

@@ -127,7 +127,8 @@ TEST(StoreConcurrency, CountersAreExactWhenEveryBatchRunsToItsEnd) {
 }
 
 TEST(StoreConcurrency, NothingAllocatesInSteadyState) {
-  ExpertFixture f({.num_layers = 3, .num_experts = 8});
+  // The names of the files are looked up at every read, as they are once a second elsewhere.
+  ExpertFixture f({.num_layers = 3, .num_experts = 8, .path_check_interval_ms = 0});
   auto device = make_cpu_device();
   MemoryBudget budget(uint64_t{1} << 30);
   auto store = make_store(*device, budget, f, {.num_slots = 5, .num_readers = 3});

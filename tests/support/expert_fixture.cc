@@ -83,7 +83,7 @@ ExpertFixture::ExpertFixture(ExpertFixtureShape s) : shape(s), catalogue(layer_i
   const auto index_bytes = std::as_bytes(std::span(text));
   fs.put(join_path(kDirectory, "model.safetensors.index.json"), {index_bytes.begin(), index_bytes.end()});
 
-  auto opened = Checkpoint::open(fs, kDirectory);
+  auto opened = Checkpoint::open(fs, kDirectory, {.path_check_interval_ms = s.path_check_interval_ms});
   PM_CHECK(opened.ok(), "%s", opened.status().to_string().c_str());
   checkpoint = std::move(opened).value();
   for (int layer = 0; layer < s.num_layers; ++layer) {

@@ -22,6 +22,7 @@ struct ExpertFixtureShape {
   // Within an expert: gate, up, down one after the other (a pack); otherwise down, gate, up, as sorted names lie.
   bool record_order = true;
   bool with_digests = true;
+  int64_t path_check_interval_ms = 1000;  // of the checkpoint's options
 };
 
 struct ExpertFixture {

@@ -75,8 +75,11 @@ Result<std::unique_ptr<File>> MemoryFs::open(const std::string& path) {
 }
 
 Result<FileInfo> MemoryFs::stat(const std::string& path) {
-  PM_ASSIGN_OR_RETURN(auto file, open(path));
-  return file->stat();
+  const auto it = nodes_.find(path);
+  if (it == nodes_.end()) return error(StatusCode::kNotFound, "{}: stat: no such file", path);
+  FileInfo info = it->second->info;
+  info.size_bytes = it->second->bytes.size();
+  return info;
 }
 
 Result<std::vector<std::string>> MemoryFs::list(const std::string& directory) {
