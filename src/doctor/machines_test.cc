@@ -102,7 +102,7 @@ TEST_P(CapturedMachines, EveryFaultIsNamedAndNothingElse) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CapturedMachines, ::testing::ValuesIn(machine_names()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& test) { return test.param; });
 
 TEST(CapturedMachines, ThereAreGoodAndBadOnes) {
   int good = 0, bad = 0;

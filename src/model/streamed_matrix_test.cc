@@ -40,7 +40,7 @@ struct Shape {
 constexpr Shape kShapes[] = {{1, 1}, {7, 3}, {100, 33}, {1000, 40}, {33000, 65}};
 
 struct Fixture {
-  explicit Fixture(Shape shape, bool is_fake = false) : shape(shape) {
+  explicit Fixture(const Shape& of, bool is_fake = false) : shape(of) {
     testing::SafetensorsBuilder builder;
     builder.add("a.weight", "BF16", {5}, 10, 77);
     builder.add(kName, "BF16", {shape.rows, shape.cols}, static_cast<uint64_t>(shape.rows * shape.cols) * 2, 3);

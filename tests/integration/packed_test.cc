@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(Families, PackedGolden,
                          ::testing::Values("qwen3_moe_base", "qwen3_moe_bf16", "qwen3_moe_fused", "qwen3_moe_odd", "gpt_oss_base", "gpt_oss_bf16",
                                            "gpt_oss_mxfp4", "gpt_oss_mxfp4_odd", "deepseek_v3_bf16", "deepseek_v3_fp8", "deepseek_v3_fp8_panels", "deepseek_v3_odd", "mixtral_base",
                                            "mixtral_v5fused", "deepseek_v4_fp4", "deepseek_v4_bf16", "glm4_moe_base", "qwen2_moe_base", "llama_base"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& test) { return test.param; });
 
 struct CodedCase {
   std::string model;
@@ -125,7 +125,7 @@ std::vector<CodedCase> coded_cases() {
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(Families, PackedCodes, ::testing::ValuesIn(coded_cases()),
-                         [](const auto& info) { std::string name = info.param.model + "_" + std::string(pack_format_name(info.param.format));
+                         [](const auto& test) { std::string name = test.param.model + "_" + std::string(pack_format_name(test.param.format));
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });

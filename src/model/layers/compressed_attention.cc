@@ -122,8 +122,8 @@ Status pool(ForwardPass& f, const Compressor& w, CompressKind kind, bool for_ind
   // Vendor numerics: keys of the indexer are turned and brought to E2M1, entries to E4M3 but for the channels that rotate.
   if (!f.is_vendor()) return ok_status();
   const ops::Sequences closed = ops::closing_entries(f.sequences(), c.ratio(kind));
-  for (int s = 0; s < closed.count; ++s) {
-    const Tensor made = Tensor::matrix(entries[s], f.cache().dtype(), layer_of(f, layer_idx).entry_rows, dim).slice_rows(closed.first_position[s], closed.rows_of(s));
+  for (int i = 0; i < closed.count; ++i) {
+    const Tensor made = Tensor::matrix(entries[i], f.cache().dtype(), layer_of(f, layer_idx).entry_rows, dim).slice_rows(closed.first_position[i], closed.rows_of(i));
     PM_RETURN_IF_ERROR(f.simulate(for_index ? indexer_codes(made, dim)
                                             : ops::SimulateArgs{.x = made, .out = made, .code = ops::SimulatedCode::kE4M3, .block = kKeyBlock,
                                                                 .num_cols = dim - p.config.rotary_dim}));

@@ -53,7 +53,9 @@ struct Rows {
 // `x` in type `t`.
 Tensor converted(ops::OpContext& ctx, TestMatrix<float>& x, DType t, int64_t block, Rows& to) {
   const Tensor out = to.as(t, block);
-  if (t == DType::kI8) EXPECT_TRUE(ops::quantise_rows(ctx, {.x = x.tensor(), .out = out}).ok());
+  if (t == DType::kI8) {
+    EXPECT_TRUE(ops::quantise_rows(ctx, {.x = x.tensor(), .out = out}).ok());
+  }
   for (int64_t r = 0; r < x.tensor().rows && t != DType::kI8; ++r) {
     for (int64_t c = 0; c < x.tensor().cols; ++c) {
       if (t == DType::kF32) out.row<float>(r)[c] = x.at(r, c);
