@@ -24,7 +24,7 @@ constexpr const char* kName = "bench cache";
 struct Flags {
   std::string traces, synthetic, sizes, csv, svg;
   int64_t prompt = 0, chunk = 512, sessions = 1;
-  bool json = false;
+  bool json = false, markdown = false;
   LogFlags log;
 };
 
@@ -103,23 +103,38 @@ std::string describe_routes(const RoutingTrace& trace) {
                 100 * stats.chance(), ranks, shares);
 }
 
-void print_table(const RecordedRoutes& r, bool synthetic, int64_t sessions, const std::vector<Row>& rows, const std::vector<int>& sizes) {
-  std::printf("%s\n%s\nhit rate in %% by experts in memory per layer (of %d); first reads count as misses\n\n%-14s", describe(r, synthetic).c_str(),
-              describe_routes(r.trace).c_str(), r.trace.num_experts, "");
-  for (const int n : sizes) std::printf(" %7d", n);
+// A line of one number for each size.
+void print_line(const std::string& name, const std::vector<std::string>& values, bool markdown) {
+  if (markdown) return static_cast<void>(std::printf("| %s | %s |\n", name.c_str(), format("{}", fmt::join(values, " | ")).c_str()));
+  std::printf("%-14s", name.c_str());
+  for (const std::string& v : values) std::printf(" %7s", v.c_str());
   std::printf("\n");
+}
+
+void print_sizes(const std::vector<int>& sizes, bool markdown) {
+  std::vector<std::string> heads, rules(sizes.size(), "---");
+  for (const int n : sizes) heads.push_back(std::to_string(n));
+  print_line("", heads, markdown);
+  if (markdown) print_line("---", rules, markdown);
+}
+
+void print_table(const RecordedRoutes& r, const Flags& f, const std::vector<Row>& rows, const std::vector<int>& sizes) {
+  const auto values = [](const Row& row, const auto& value_of) {
+    std::vector<std::string> v;
+    for (const Cell& c : row.cells) v.push_back(value_of(c.counts));
+    return v;
+  };
+  std::printf("%s\n%s\nhit rate in %% by experts in memory per layer (of %d); first reads count as misses\n\n", describe(r, !f.synthetic.empty()).c_str(),
+              describe_routes(r.trace).c_str(), r.trace.num_experts);
+  print_sizes(sizes, f.markdown);
+  for (const Row& row : rows) print_line(row.policy, values(row, [](const auto& c) { return format("{:.1f}", 100 * c.hit_rate()); }), f.markdown);
+  std::vector<std::string> even;
+  for (const int n : sizes) even.push_back(format("{:.1f}", 100 * share(n, r.trace)));
+  print_line("c/N", even, f.markdown);
+  std::printf("\nexperts read per token%s\n\n", f.sessions > 1 ? format(", {} sessions together", f.sessions).c_str() : "");
+  if (f.markdown) print_sizes(sizes, true);
   for (const Row& row : rows) {
-    std::printf("%-14s", row.policy.c_str());
-    for (const Cell& c : row.cells) std::printf(" %7.1f", 100 * c.counts.hit_rate());
-    std::printf("\n");
-  }
-  std::printf("%-14s", "c/N");
-  for (const int n : sizes) std::printf(" %7.1f", 100 * share(n, r.trace));
-  std::printf("\n\nexperts read per token%s\n\n", sessions > 1 ? format(", {} sessions together", sessions).c_str() : "");
-  for (const Row& row : rows) {
-    std::printf("%-14s", row.policy.c_str());
-    for (const Cell& c : row.cells) std::printf(" %7.2f", static_cast<double>(c.counts.misses) / static_cast<double>(c.counts.tokens));
-    std::printf("\n");
+    print_line(row.policy, values(row, [](const auto& c) { return format("{:.2f}", static_cast<double>(c.misses) / static_cast<double>(c.tokens)); }), f.markdown);
   }
   std::printf("\nc/N: what a cache gives when every expert is as likely as any other.\n");
 }
@@ -208,7 +223,7 @@ Status print_all(const Flags& f, const RecordedRoutes& r, const std::vector<Row>
   if (f.json) {
     print_json(to_json(f, r, rows));
   } else {
-    print_table(r, synthetic, f.sessions, rows, sizes);
+    print_table(r, f, rows, sizes);
   }
   return ok_status();
 }
@@ -219,7 +234,7 @@ int run_bench_cache(int argc, char** argv) {
   ArgParser args(kName, "How often would an expert have been in memory: routing traces, replayed through every eviction policy at several cache sizes, and the optimum.",
                  "  pointsman trace MODEL -f book.txt --what router -o routes/book.safetensors\n"
                  "  pointsman bench cache routes/book.safetensors\n"
-                 "  pointsman bench cache routes --sizes 8,16,32 --csv rates.csv --svg rates.svg\n"
+                 "  pointsman bench cache routes --sizes 8,16,32 --csv rates.csv --svg rates.svg --markdown\n"
                  "  pointsman bench cache --synthetic zipf:layers=48,experts=128,top-k=8,tokens=2000,s=0.6,stay=0.3\n"
                  "The replay uses the engine's own code; without reads ahead its counts are those of a run. 'optimum' evicts what is needed latest\n"
                  "(Belady), which takes knowledge of the future.\n");
@@ -232,6 +247,7 @@ int run_bench_cache(int argc, char** argv) {
   args.option("--sessions", f.sessions, "cut the trace into so many stretches that decode together, as sessions of one engine do (default: 1)");
   args.option("--csv", f.csv, "write the numbers to this file");
   args.option("--svg", f.svg, "write a picture to this file");
+  args.flag("--markdown", f.markdown, "Markdown tables");
   args.flag("--json", f.json, "one JSON object");
   f.log.declare(args);
   if (auto code = args.parse(argc, argv)) return *code;

@@ -68,6 +68,9 @@ TEST(BenchCache, SyntheticRoutesAreLabelled) {
   ASSERT_EQ(r.exit_code, kExitOk) << r.err;
   EXPECT_THAT(r.out, HasSubstr("synthetic routes"));
   EXPECT_THAT(r.out, HasSubstr("experts of rank 1, 2, 4, 8 get "));
+  const ShellResult markdown = run_shell("$P bench cache --synthetic zipf:layers=2,experts=8,top-k=2,tokens=50 --sizes 2,4 --markdown");
+  EXPECT_THAT(markdown.out, HasSubstr("|  | 2 | 4 |\n| --- | --- | --- |\n"));
+  EXPECT_THAT(markdown.out, HasSubstr("| c/N | 25.0 | 50.0 |\n"));
   const TempDir dir;
   ASSERT_EQ(run_shell("$P bench cache --synthetic zipf:layers=2,experts=8,top-k=2,tokens=50 --svg " + dir.file("a.svg")).exit_code, kExitOk);
   EXPECT_THAT(text_of(dir.file("a.svg")), HasSubstr("synthetic routes"));
