@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/philox.h"
+#include "experts/routing_stats.h"
 #include "tools/random_values.h"
 
 namespace pointsman::tools {
@@ -89,43 +90,35 @@ class Calibration {
     routes_.code_factor = code_factor / std::sqrt(total);
   }
 
-  // Simulates tokens in a row and counts.
+  // Simulates tokens in a row; gives the share of experts that stay.
   double measure() {
     const std::vector<float> h = sequence();
-    const double layers = target_.shape.layers, top_k = target_.shape.top_k;
-    std::vector<double> kept(routes_.layers.size()), chance(kept.size());
-    std::vector<std::vector<double>> by_rank(kept.size());
+    const auto layers = static_cast<size_t>(target_.shape.layers), top_k = static_cast<size_t>(target_.shape.top_k);
+    RoutingTrace trace{.num_layers = target_.shape.layers, .num_experts = experts_, .top_k = target_.shape.top_k, .run_starts = {0}};
+    trace.ids.resize(static_cast<size_t>(kSequence) * layers * top_k);
     for_each_layer([&](size_t l) {
-      std::vector<int64_t> counts(static_cast<size_t>(experts_)), chosen_at(counts.size(), -2);
-      int64_t stayed = 0;
       double squares = 0;
       choose(routes_.layers[l], noise_of(routes_.layers[l], h, kSequence), kSequence, [&](int64_t token, const std::vector<int>& ids, const std::vector<float>& logits) {
+        std::copy(ids.begin(), ids.end(), trace.ids.begin() + static_cast<ptrdiff_t>((static_cast<size_t>(token) * layers + l) * top_k));
         double sum = 0, sum_of_squares = 0;
         for (const int e : ids) {
-          const auto i = static_cast<size_t>(e);
-          stayed += token > 0 && chosen_at[i] == token - 1 ? 1 : 0;
-          chosen_at[i] = token;
-          ++counts[i];
-          sum += std::exp(logits[i]);
-          sum_of_squares += std::exp(2 * logits[i]);
+          sum += std::exp(logits[static_cast<size_t>(e)]);
+          sum_of_squares += std::exp(2 * logits[static_cast<size_t>(e)]);
         }
         squares += sum_of_squares / (sum * sum);
       });
       routes_.layers[l].weight_squares = squares / static_cast<double>(kSequence);
-      kept[l] = static_cast<double>(stayed) / (static_cast<double>(kSequence - 1) * top_k);
-      std::vector<size_t> order(counts.size());
-      std::iota(order.begin(), order.end(), size_t{0});
-      std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return target_.frequency[l][a] > target_.frequency[l][b]; });
-      for (const size_t e : order) {
-        by_rank[l].push_back(static_cast<double>(counts[e]) / static_cast<double>(kSequence));
-        chance[l] += by_rank[l].back() * by_rank[l].back() / top_k;
-      }
     });
-    routes_.kept = std::accumulate(kept.begin(), kept.end(), 0.0) / layers;
-    routes_.chance = std::accumulate(chance.begin(), chance.end(), 0.0) / layers;
+    const RoutingStats stats = routing_stats(trace);
+    routes_.kept = stats.kept();
+    routes_.chance = stats.chance();
+    // In the order of the wanted frequencies, not of those that chance gave.
     routes_.by_rank.assign(static_cast<size_t>(experts_), 0);
-    for (const auto& layer : by_rank) {
-      for (size_t i = 0; i < layer.size(); ++i) routes_.by_rank[i] += layer[i] / layers;
+    for (size_t l = 0; l < layers; ++l) {
+      std::vector<size_t> order(static_cast<size_t>(experts_));
+      std::iota(order.begin(), order.end(), size_t{0});
+      std::stable_sort(order.begin(), order.end(), [&](size_t x, size_t y) { return target_.frequency[l][x] > target_.frequency[l][y]; });
+      for (size_t i = 0; i < order.size(); ++i) routes_.by_rank[i] += stats.layers[l].frequency[order[i]] / static_cast<double>(layers);
     }
     return routes_.kept;
   }

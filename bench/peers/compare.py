@@ -4,7 +4,7 @@
 A peer is llama-bench (of llama.cpp or a fork of it) and a GGUF of the same shape (make_gguf.py), with options of its own behind them. Standard library only.
 
   bench/peers/compare.py --pointsman build/release/pointsman --model int8=M-int8 --model bf16=M \\
-      --peer llama.cpp-q8_0=path/to/llama-bench,M-q8_0.gguf --peer fork-q8_0=path/to/fork/llama-bench,M-q8_0.gguf,-rtr 1 --rounds 5
+      --peer llama.cpp-q8_0=path/to/llama-bench,M-q8_0.gguf --peer 'fork-q8_0=path/to/fork/llama-bench,M-q8_0.gguf,-rtr 1' --rounds 5
 
 Fractions are of the read bandwidth and the bf16 rate that the first contender measured in the same rounds.
 """

@@ -37,6 +37,40 @@ TEST(Residency, UnknownPolicyListsTheNames) {
   EXPECT_TRUE(std::is_sorted(policy_names().begin(), policy_names().end()));
 }
 
+// A policy that counts what it is told.
+struct Told final : ResidencyPolicy {
+  explicit Told(int& c) : calls(c) {}
+  void asked(int, std::span<const int32_t>, std::span<const int32_t>) override { ++calls; }
+  void inserted(int) override { ++calls; }
+  void used(int) override { ++calls; }
+  void touched(int) override { ++calls; }
+  void removed(int) override { ++calls; }
+  int victim(int) const override { return -1; }
+  uint64_t table_bytes() const override { return 0; }
+  int& calls;
+};
+
+TEST(Residency, APolicyHearsNothingWhereEveryExpertHasASlot) {
+  for (const bool fits : {true, false}) {
+    int calls = 0;
+    auto made = Residency::make_with(fits ? 8 : 7, 2, 4, [&](const PolicyArgs&) -> Result<std::unique_ptr<ResidencyPolicy>> { return std::unique_ptr<ResidencyPolicy>(new Told(calls)); });
+    ASSERT_TRUE(made.ok());
+    Residency& r = **made;
+    const int32_t ids[] = {1, 2};
+    for (int layer = 0; layer < 2; ++layer) {
+      r.begin(layer, ids, {});
+      for (const int e : ids) visit(r, layer, e);
+      for (const int e : ids) visit(r, layer, e);
+    }
+    r.touch(r.find(0, 1));
+    EXPECT_EQ(calls > 0, !fits);
+    EXPECT_EQ(r.uses()[1], 1u) << "counted all the same: later runs learn from it";
+    r.evict_unpinned();
+    EXPECT_EQ(r.find(0, 1), -1);
+    EXPECT_EQ(calls > 0, !fits);
+  }
+}
+
 TEST(Residency, LruEvictsTheOldestOfAllLayers) {
   auto r = make(3, 2, 8, "lru");
   visit(*r, 0, 0);

@@ -518,7 +518,6 @@ Status ForwardPass::compute_experts(const LayerWeights& w, int layer_idx, bool& 
     }
     group.x = x, group.x_rows = s.x_rows;
     group.form = swiglu_form(parts_.config);
-    group.paths = parts_.ops.paths;  // here, where the arguments are not copied for it
     group.act_weights = weigh ? s.route_weights : nullptr;
     group.act_block = simulated ? kActivationBlock : 0;
     group.act_scale = parts_.options.activation_scale;
